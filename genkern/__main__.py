@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from genkern.errors import BugError, GenkernError, InputError, bugs_told, machine_fault
+from genkern.errors import BugError, GenkernError, InputError, machine_fault, reporting_bugs
 from genkern.file_io import own_descriptor, printable
-from genkern.profiling.early_process import Early
-from genkern.safe_stdio import lost, outlet
+from genkern.profiling.early_process import EarlyProcess
+from genkern.safe_stdio import safe_stream, write_error
 from genkern.subcommands import COMMANDS, MODES
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _prepare_process()
     stopped = "stopped"
-    early = Early()
+    early = EarlyProcess()
     try:
         arguments = sys.argv[1:] if argv is None else list(argv)
         # Other subcommands than tune, check and bench start no measured process.
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 status: int
                 output = getattr(others, "output", None)
                 console = _screen(others, output)
-                with bugs_told():
+                with reporting_bugs():
                     status = getattr(command, f"run_{name}")(others, console)
                 if (
                     status == 0
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stopped += "; run the same command again to continue" if options.tunes else "; the same command starts anew"
             from genkern.cli.run import run
 
-            with bugs_told():
+            with reporting_bugs():
                 return run(options, console, early)
         finally:
             early.close()
@@ -120,7 +120,7 @@ def command() -> NoReturn:
         status = int(done.code or 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if status < 2 and (reason := lost(sys.stdout)):
+    if status < 2 and (reason := write_error(sys.stdout)):
         status = _fail(f"standard output could not be written completely ({reason}); the files are complete")
     sys.exit(status)
 
@@ -156,8 +156,8 @@ def _prepare_process() -> None:
         except OSError:
             # If descriptor 0, 1 or 2 is closed, the next open() would reuse it and receive our output.
             os.open(os.devnull, os.O_RDWR)
-    sys.stdout = outlet(sys.stdout, 1)
-    sys.stderr = outlet(sys.stderr, 2)
+    sys.stdout = safe_stream(sys.stdout, 1)
+    sys.stderr = safe_stream(sys.stderr, 2)
 
 
 class _Stopped(KeyboardInterrupt):

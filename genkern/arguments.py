@@ -111,7 +111,7 @@ def read_shard(text: str) -> str:
     return text
 
 
-def of_shard(items: Sequence[_Item], shard: str | None) -> tuple[_Item, ...]:
+def shard_of(items: Sequence[_Item], shard: str | None) -> tuple[_Item, ...]:
     """Return the items of a shard, or all if it is None.
 
     Neighbours, which take similar time, go to different shards.

@@ -105,7 +105,7 @@ def machine_fault(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def machine_faults_told(doing: str, hint: str) -> Iterator[None]:
+def reporting_machine_faults(doing: str, hint: str) -> Iterator[None]:
     """Raise MachineError "cannot DOING: REASON; HINT" for a fault of the machine in the block. Other errors pass.
 
     This includes an error that a library raised while it handled a fault of the machine. For a RuntimeError, such as
@@ -125,7 +125,7 @@ def machine_faults_told(doing: str, hint: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def bugs_told(where: str = "") -> Iterator[None]:
+def reporting_bugs(where: str = "") -> Iterator[None]:
     """Raise BugError for an error in the block that neither a user nor the machine can cause.
 
     A UnicodeError counts as a bug here. `where` as in BugError.of.

@@ -44,7 +44,7 @@ def cache_folder(named: str | None) -> Path:
 
 def import_file(file: Path, name: str) -> ModuleType:
     """Run a user's Python file as the module `name`. Raises what the file raises, and NotRegularError."""
-    open(file, "rb", opener=regular).close()
+    open(file, "rb", opener=open_regular).close()
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is not a Python file")
@@ -88,7 +88,7 @@ def read_bytes(path: str, error: type[GenkernError] = InputError, max_bytes: int
     """Return the content of `path`. Raises `error` as `read_text` does, except for the encoding."""
     where = shown_path(path)
     # A shell's pipe, <(...), is a descriptor of this process.
-    opener = regular if own_descriptor(path) is None and path != os.devnull else None
+    opener = open_regular if own_descriptor(path) is None and path != os.devnull else None
     try:
         with open(path, "rb", opener=opener) as file:
             # Python allocates the requested length at once. Pipes and the like report no size.
@@ -114,7 +114,7 @@ class NotRegularError(OSError):
         super().__init__(errno.EINVAL, "is a pipe or a device, which may have no end and no writer", path)
 
 
-def regular(path: str, flags: int) -> int:
+def open_regular(path: str, flags: int) -> int:
     """`opener` for open() of paths that a user or the environment names: accepts only regular files and never blocks.
 
     Raises NotRegularError for a pipe, a device or a socket, and OSError as os.open does.
@@ -140,7 +140,7 @@ def regular_bytes(path: str | Path, max_bytes: int | None = None) -> bytes:
 
     Raises OSError if it is longer or cannot be read, and NotRegularError for any other kind of file.
     """
-    with open(path, "rb", opener=regular) as file:
+    with open(path, "rb", opener=open_regular) as file:
         if max_bytes is not None and os.fstat(file.fileno()).st_size > max_bytes:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         return file.read()
@@ -216,7 +216,7 @@ def require_start_or_none(path: str, start: str, what: str) -> None:
     head = b""
     if not is_stream(path) and os.path.isfile(path):
         # A file that cannot be read is reported by require_writable.
-        with contextlib.suppress(OSError), open(path, "rb", opener=regular) as file:
+        with contextlib.suppress(OSError), open(path, "rb", opener=open_regular) as file:
             head = file.read(len(start.encode()))
     if head and head != start.encode():
         raise OutputError(f"{shown_path(path)} exists and holds no {what}: give another file")
@@ -233,7 +233,7 @@ def require_writable(path: str) -> None:
         if mode is not None and stat.S_ISDIR(mode):
             raise OutputError(f"cannot write {shown_path(path)}: it is a folder; name a file in it")
         if mode is not None:
-            with open(path, "ab", opener=regular):
+            with open(path, "ab", opener=open_regular):
                 pass
         folder = os.path.dirname(os.path.realpath(path))
         while not os.path.lexists(folder):

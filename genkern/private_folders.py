@@ -17,7 +17,7 @@ _ROOT = 0
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def fault_of(found: os.stat_result, *, in_sticky: bool = False) -> str:
+def write_access_fault(found: os.stat_result, *, in_sticky: bool = False) -> str:
     """Return why another user could change a file or folder with this status; "" if only this user and root can.
 
     With `in_sticky`, a sticky folder such as /tmp, to which others can only add files, is accepted.
@@ -29,7 +29,7 @@ def fault_of(found: os.stat_result, *, in_sticky: bool = False) -> str:
     return ""
 
 
-def exposure(folder: str | Path) -> str:
+def replacement_risk(folder: str | Path) -> str:
     """Return why another user could replace a file that this user creates in `folder`, or "".
 
     The text names the folder on the path, and its fault.
@@ -44,12 +44,12 @@ def exposure(folder: str | Path) -> str:
         for number, part in enumerate(parts):
             descriptor = os.open(part, _FOLDER, dir_fd=descriptor)
             stack.callback(os.close, descriptor)
-            if fault := fault_of(os.fstat(descriptor), in_sticky=True):
+            if fault := write_access_fault(os.fstat(descriptor), in_sticky=True):
                 return f"{Path(*parts[: number + 1])} {fault}"
     return ""
 
 
-def own_cache() -> Path | None:
+def user_cache_folder() -> Path | None:
     """Return this user's own cache folder, whatever $GENKERN_CACHE_DIR says; None without a home folder."""
     try:
         return (Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "genkern").expanduser()
@@ -64,12 +64,12 @@ def is_private(folder: Path) -> bool:
     """
     try:
         there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-        return os.access(there, os.W_OK | os.X_OK) and not exposure(there)
+        return os.access(there, os.W_OK | os.X_OK) and not replacement_risk(there)
     except OSError:
         return False
 
 
-def private_below(folder: Path, name: str) -> Path:
+def private_subfolder(folder: Path, name: str) -> Path:
     """Return `folder`/`name` if that is private, otherwise a private folder of this name elsewhere.
 
     The other places are beside the user's cache folder and below TMPDIR.
@@ -78,7 +78,7 @@ def private_below(folder: Path, name: str) -> Path:
     """
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
-    own = own_cache()
+    own = user_cache_folder()
     # Not in genkern's cache folder, which a umask of 002 makes writable by the user's group.
     places = [folder / name, *([own.with_name("genkern-private") / name] if own is not None else [])]
     places.append(Path(tempfile.gettempdir()) / f"genkern-{os.geteuid()}" / name)
@@ -90,13 +90,13 @@ def private_below(folder: Path, name: str) -> Path:
                 place.parent.parent.mkdir(mode, parents=True, exist_ok=True)
                 place.parent.mkdir(mode, exist_ok=True)
                 place.mkdir(mode=0o700, exist_ok=True)
-                if not exposure(place) and not fault_of(os.stat(place)):
+                if not replacement_risk(place) and not write_access_fault(os.stat(place)):
                     return place
     raise PermissionError(errno.EACCES, "others can write to every possible place; set TMPDIR to a folder of yours")
 
 
 @contextlib.contextmanager
-def opened_ours(path: str) -> Iterator[tuple[int, str]]:
+def open_own_file(path: str) -> Iterator[tuple[int, str]]:
     """Yield a descriptor of the file at `path`, and why another user could have written it, or "".
 
     The message names `path` or its folder. Both are checked as they were opened. Raises OSError.
@@ -109,9 +109,9 @@ def opened_ours(path: str) -> Iterator[tuple[int, str]]:
         file = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         stack.callback(os.close, file)
         said = ""
-        if fault := fault_of(os.fstat(folder), in_sticky=True):
+        if fault := write_access_fault(os.fstat(folder), in_sticky=True):
             said = f"{folder_path} {fault}"
-        elif fault := fault_of(os.fstat(file)):
+        elif fault := write_access_fault(os.fstat(file)):
             said = f"{path} {fault}"
         elif not stat.S_ISREG(os.fstat(file).st_mode):
             said = f"{path} is not a file"

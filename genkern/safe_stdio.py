@@ -9,7 +9,7 @@ import select
 from typing import Any, TextIO
 
 
-def outlet(stream: TextIO | None, descriptor: int) -> TextIO:
+def safe_stream(stream: TextIO | None, descriptor: int) -> TextIO:
     """Return `stream` or a replacement that ignores a reader that leaves, and accepts any text.
 
     If the reader (a pager, head) has left or there is no space, further output is discarded (`lost`). A stream that was
@@ -17,7 +17,7 @@ def outlet(stream: TextIO | None, descriptor: int) -> TextIO:
     that no encoding represents are escaped. A stream that is not one of this process's descriptors (a test's stream) is
     only changed to escape them.
     """
-    if isinstance(stream, io.TextIOWrapper) and isinstance(getattr(stream.buffer, "raw", None), _Outlet):
+    if isinstance(stream, io.TextIOWrapper) and isinstance(getattr(stream.buffer, "raw", None), _SafeOutput):
         return stream
     if stream is None:
         encoding, line_buffering = "utf-8", False
@@ -28,30 +28,30 @@ def outlet(stream: TextIO | None, descriptor: int) -> TextIO:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
         return stream
-    buffer = io.BufferedWriter(_Outlet(descriptor, "wb", closefd=False))
+    buffer = io.BufferedWriter(_SafeOutput(descriptor, "wb", closefd=False))
     return io.TextIOWrapper(buffer, encoding, "backslashreplace", line_buffering=line_buffering)
 
 
-def lost(stream: TextIO) -> str:
+def write_error(stream: TextIO) -> str:
     """Return why flushed output of this stream was lost; "" if none was, or if its reader has left."""
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
-    return raw.reason if isinstance(raw, _Outlet) else ""
+    return raw.reason if isinstance(raw, _SafeOutput) else ""
 
 
-def reader_left(stream: TextIO) -> bool:
+def has_no_reader(stream: TextIO) -> bool:
     """Return True if the reader of this stream, a pipe or socket, has closed its end.
 
     Further output is then useless.
     """
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
-    if not isinstance(raw, _Outlet):
+    if not isinstance(raw, _SafeOutput):
         return False
     poll = select.poll()
     poll.register(raw.fileno(), 0)
     return raw.reader_left or any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
-class _Outlet(io.FileIO):
+class _SafeOutput(io.FileIO):
     """Writes to its descriptor while it has a reader and space; `reason` is the error if there is no space."""
 
     reason = ""

@@ -23,7 +23,7 @@ from genkern.profiling.timers import Sampler, Timer
 from genkern.runtime.backends.lt import backend_of
 from genkern.runtime.backends.lt_api import LtError
 from genkern.runtime.backends.lt_matmul import WORKSPACE_BYTES, Algorithm, Pointers
-from genkern.timing.libraries import VENDOR, kept_algorithm
+from genkern.timing.libraries import VENDOR, stored_algorithm
 
 # Maximum number of algorithms that are sampled, and the largest ratio of an algorithm's one launch to the shortest
 # launch.
@@ -101,7 +101,7 @@ class Algorithms:
         """Return the algorithm of this name, which another process may have found."""
         if (known := self._algorithms.get(name)) is not None:
             return known
-        found = self._backend.found(self._matmul, pointers_of(self._gemm.operands), kept_algorithm(name))
+        found = self._backend.found(self._matmul, pointers_of(self._gemm.operands), stored_algorithm(name))
         if found is None:
             raise LtError(f"{name[:40]!r} is not an algorithm of this library for this product")
         return found
@@ -154,7 +154,7 @@ class Screening:
             self.tell({"running": name})
             try:
                 repeats = self.repeats(launch_us.get(name) or min(launch_us.values(), default=math.inf))
-                samplers[name] = told(name, self.timer.prepare(call, self.copies(repeats)), self.tell)
+                samplers[name] = announced(name, self.timer.prepare(call, self.copies(repeats)), self.tell)
             except Exception as error:
                 self.failed(name, error)
         sample_us = sampled_us(samplers)
@@ -162,7 +162,7 @@ class Screening:
         return {name: calls[name] for name in to_race(sample_us, torch_us)}
 
 
-def told(name: str, sampler: Sampler, tell: Callable[[dict[str, Any]], None]) -> Sampler:
+def announced(name: str, sampler: Sampler, tell: Callable[[dict[str, Any]], None]) -> Sampler:
     """Wrap a sampler: send {"running": NAME} before each sample, and raise SampleFailed for a refusal."""
 
     def sample() -> float:

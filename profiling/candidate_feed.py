@@ -15,7 +15,7 @@ _CLOSE_WAIT_S = 5.0
 _AHEAD = 4
 
 
-class Feed:
+class CandidateFeed:
     """Hands out the items of an iterable, each a list of candidates that share binaries, and raises its errors.
 
     `close` stops the thread. If the iterable has a method `cancel`, it is called to release a thread that waits in it.

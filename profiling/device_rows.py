@@ -32,7 +32,7 @@ class DeviceRows:
         request = {"command": ROWS, **request, "reference": None if reference is None else reference.request}
         size = session.problem.size
         lost = partial(Check, name, False, 1.0, math.inf, size, NOT_CHECKED)
-        return self._profiler.asked(session, request, partial(_check_of, name, size), lost)
+        return self._profiler.request(session, request, partial(_check_of, name, size), lost)
 
     def alike(self, session: Session, calls: Sequence[str], candidates: Sequence[Candidate]) -> dict[str, str]:
         """Return for each library call the name of the first config that gives all rows the same bits.
@@ -46,7 +46,7 @@ class DeviceRows:
             "calls": list(calls),
             "candidates": [candidate.request for candidate in candidates],
         }
-        return self._profiler.asked(session, request, _alike_of, lambda message, outcome: {})
+        return self._profiler.request(session, request, _alike_of, lambda message, outcome: {})
 
 
 def _check_of(name: str, size: str, answer: Mapping[str, Any]) -> Check:

@@ -22,7 +22,7 @@ _NAMING = ("--g", "--p")
 _SHOWN, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 
-class Early:
+class EarlyProcess:
     """Holds at most one process. Code that takes the process must end it; `close` ends a process that was not taken.
 
     A process forked from the one that began it may take it too. Then both close it.
@@ -54,7 +54,7 @@ class Early:
             child.start(waits, environment, f"/proc/self/fd/{self._log}")
             self._child = child
 
-    def taken(self, argv: Sequence[str], environment: Mapping[str, str]) -> StreamChild | None:
+    def take(self, argv: Sequence[str], environment: Mapping[str, str]) -> StreamChild | None:
         """Return the process, which continues as HARNESS with these arguments and this environment.
 
         Returns None if there is no process, if `argv` is another program, if the process has a context of another

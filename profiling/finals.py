@@ -17,7 +17,7 @@ from statistics import median
 
 from genkern.profiling.clocks import ThrottleGuard
 from genkern.timing.libraries import OURS, VENDOR, library_of
-from genkern.timing.statistics import beaten, estimate, relative_spread, stop_reason
+from genkern.timing.statistics import estimate, is_beaten, relative_spread, stop_reason
 
 Sampler = Callable[[], float]
 
@@ -204,7 +204,7 @@ def _drop_beaten(racing: dict[str, Sampler], finals: Finals) -> None:
     for name, known in estimates.items():
         rivals = of_library if name in of_library else estimates
         leader = min(rivals.values(), key=lambda e: e.median_us)
-        if name != VENDOR and beaten(known, leader):
+        if name != VENDOR and is_beaten(known, leader):
             del racing[name]
 
 

@@ -70,7 +70,7 @@ class Launchable:
         return [cls(name, binaries, plan, given, codes) for name, given in zip(names, run_times, strict=True)]
 
 
-class Prepares(Protocol):
+class LaunchPreparer(Protocol):
     """Prepares the launches of a call for operands in any layout that its kernels support (CachedCall)."""
 
     @property
@@ -141,7 +141,7 @@ class LoadedGemm:
         plan, known = self._plan_of(launchable)
         return self.bound(self._call(launchable, plan, known), plan, known)
 
-    def bound(self, call: Prepares, plan: LaunchPlan, known: Mapping[str, int]) -> Call:
+    def bound(self, call: LaunchPreparer, plan: LaunchPlan, known: Mapping[str, int]) -> Call:
         """Return a function that launches `call` by `plan`; `known` has the values that the plan's expressions need."""
         tensors = {**self.operands, **self._workspace.for_plan(plan, known)}
         self._counters[id(tensors["counters"])] = tensors["counters"]
@@ -168,7 +168,7 @@ class LoadedGemm:
     def _call(self, launchable: Launchable, plan: LaunchPlan, known: Mapping[str, int]) -> CachedCall:
         return self._binaries.call(launchable.binaries, plan, self._dtypes, known, launchable.codes)
 
-    def subject_of(self, call: Prepares, plan: LaunchPlan, known: Mapping[str, int]) -> Subject:
+    def subject_of(self, call: LaunchPreparer, plan: LaunchPlan, known: Mapping[str, int]) -> Subject:
         """Return `call` as the subject of a check; `known` has the values that the plan's expressions need."""
         import torch
 

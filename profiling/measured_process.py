@@ -14,7 +14,7 @@ from typing import Any
 
 from genkern.errors import BugError, ProfilerError
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Measurement, Outcome
-from genkern.profiling.early_process import Early
+from genkern.profiling.early_process import EarlyProcess
 from genkern.profiling.supervisor import (
     ChildDied,
     ChildGarbled,
@@ -64,7 +64,7 @@ class MeasuredProcess:
         environment: Mapping[str, str],
         log_stem: str,
         device_index: int,
-        early: Early | None = None,
+        early: EarlyProcess | None = None,
     ) -> None:
         """Prepare the process.
 
@@ -77,7 +77,7 @@ class MeasuredProcess:
         self._environment = dict(environment)
         self._log_stem = log_stem
         self._device_index = device_index
-        self._early = early or Early()
+        self._early = early or EarlyProcess()
         self._started = 0
         self._child: StreamChild | None = None
         self._reserve: StreamChild | None = None
@@ -181,7 +181,7 @@ class MeasuredProcess:
         raise AssertionError("the last attempt returns or raises")
 
     def _start(self) -> StreamChild:
-        if (early := self._early.taken(self._argv, self._environment)) is not None:
+        if (early := self._early.take(self._argv, self._environment)) is not None:
             return early
         child = StreamChild()
         child.start(self._argv, self._environment, f"{self._log_stem}_{self._started % 2}.log")

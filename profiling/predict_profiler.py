@@ -12,11 +12,11 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate, Measurement, Outcome, Resources
 from genkern.kernels.specs import main_binary
 from genkern.search.guided.predicted_times import predicted_times
-from genkern.timing.profiler import Unshared
+from genkern.timing.profiler import ExclusiveDevice
 from genkern.timing.session import Session
 
 
-class PredictProfiler(Unshared):
+class PredictProfiler(ExclusiveDevice):
     """A profiler that runs nothing: every record it yields has `time_source: predicted`.
 
     `device_name` selects a device of the session's arch (gpus.yaml); "" is the default of the arch. `screen` and

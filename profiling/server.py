@@ -19,7 +19,7 @@ from genkern.gemm.parameter import GROUP_SIZE_M
 from genkern.kernels.refusal import is_out_of_memory, refused_by_device, refused_by_library
 from genkern.ops.op import get_op
 from genkern.profiling.aiter_finder import AiterFinder
-from genkern.profiling.algorithms import Algorithms, Screening, told
+from genkern.profiling.algorithms import Algorithms, Screening, announced
 from genkern.profiling.checking.verdict import Checking, Subject
 from genkern.profiling.clocks import AmdSmiClock, ThrottleGuard, open_clock
 from genkern.profiling.cuda.icache import InstructionCacheFlush
@@ -238,7 +238,7 @@ class Server:
         for name, call in calls.items():
             tell({"running": name})
             try:
-                samplers[name] = told(name, self._sampler(gemm, timer, call, copies), tell)
+                samplers[name] = announced(name, self._sampler(gemm, timer, call, copies), tell)
             except Exception as error:
                 errors[name] = self._failed(name, error)["error"]
         finals = run_finals(samplers, rounds, self._guard)
@@ -280,7 +280,7 @@ class Server:
         for name, call in calls.items():
             tell({"running": name})
             try:
-                samplers[name] = told(name, timer.prepare(call, copies), tell)
+                samplers[name] = announced(name, timer.prepare(call, copies), tell)
             except Exception as error:
                 self._failed(name, error)
         return {"fastest": semifinal(samplers, request["most"])}

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from genkern.errors import ProfilerError
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Measurement, Outcome
-from genkern.profiling.candidate_feed import Feed
-from genkern.profiling.early_process import HARNESS, Early
+from genkern.profiling.candidate_feed import CandidateFeed
+from genkern.profiling.early_process import HARNESS, EarlyProcess
 from genkern.profiling.measured_process import (
     REFERENCE_S,
     Fault,
@@ -36,9 +36,9 @@ from genkern.profiling.measured_process import (
 )
 from genkern.profiling.rehearsal import Rehearsal
 from genkern.profiling.supervisor import ChildDied, ChildGarbled, SupervisorError
-from genkern.timing.device_lock import Turn, in_turn
+from genkern.timing.device_lock import DeviceLock, holds_device
 from genkern.timing.libraries import ONE_BY_ONE, OURS, TORCH, library_of
-from genkern.timing.profiler import Raced, vendor_of, visible_variable
+from genkern.timing.profiler import Racer, vendor_of, visible_variable
 from genkern.timing.session import Session
 
 Answered = TypeVar("Answered")
@@ -68,8 +68,8 @@ class SupervisedProfiler:
         log_dir: str,
         *,
         harness: Sequence[str] = HARNESS,
-        turn: Turn | None = None,
-        early: Early | None = None,
+        device_lock: DeviceLock | None = None,
+        early: EarlyProcess | None = None,
         rehearses: bool = False,
     ) -> None:
         """Prepare the profiler; `start` or the first request starts the process.
@@ -85,15 +85,17 @@ class SupervisedProfiler:
             other process uses the device
         """
         self.time_source = time_source
-        self.turn = turn or Turn()
+        self.device_lock = device_lock or DeviceLock()
         # Libraries whose algorithms race one by one, in addition to PyTorch's own call.
         self._one_by_one = ONE_BY_ONE[vendor_of(time_source)]
         self._device_index = device_index
         environment = environment_of(visible_variable(time_source), device_index, cache_dir)
-        log_stem = str(Path(log_dir) / f"harness_{device_index}") + f"_{self.turn.number}" * (self.turn.number > 0)
+        log_stem = str(Path(log_dir) / f"harness_{device_index}") + f"_{self.device_lock.number}" * (
+            self.device_lock.number > 0
+        )
         self._process = MeasuredProcess([*harness, "--serve", time_source], environment, log_stem, device_index, early)
         self._losses = 0
-        self._rehearsal = Rehearsal(self._process, self._one_by_one) if rehearses and turn is None else None
+        self._rehearsal = Rehearsal(self._process, self._one_by_one) if rehearses and device_lock is None else None
         # The session screened last and its best time, which a new process does not know.
         self._screening: Session | None = None
         self._best_us: float | None = None
@@ -109,11 +111,11 @@ class SupervisedProfiler:
 
     def start(self) -> None:
         """Start the measured process. Importing PyTorch and creating a context take seconds."""
-        self._process.start(on_device=self.turn.number == 0)
+        self._process.start(on_device=self.device_lock.number == 0)
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
         """Return a context manager during which no other process of this run uses the device."""
-        return self.turn.held()
+        return self.device_lock.hold()
 
     def screen(self, session: Session, units: Iterable[Sequence[Candidate]]) -> Iterator[Measurement]:
         """Yield one Measurement per candidate, in the order in which they arrive.
@@ -121,11 +123,11 @@ class SupervisedProfiler:
         A fault affects its candidate only.
         """
         # Before the process is open, which takes seconds: the compile farm works meanwhile.
-        feed = Feed(units)
+        feed = CandidateFeed(units)
         try:
             try:
                 self._process.wait_up()
-                with self.turn.held():
+                with self.device_lock.hold():
                     self._process.open(session)
             except SessionRefused as error:
                 while (candidates := feed.next(wait=True)) is not None:
@@ -138,7 +140,7 @@ class SupervisedProfiler:
         finally:
             feed.close()
 
-    def _screen(self, session: Session, feed: Feed, turn: contextlib.ExitStack) -> Iterator[Measurement]:
+    def _screen(self, session: Session, feed: CandidateFeed, turn: contextlib.ExitStack) -> Iterator[Measurement]:
         """Screen; `turn` holds the device lock while requests are in flight."""
         # Candidates without an answer, grouped by request.
         under_way: deque[list[Candidate]] = deque()
@@ -155,7 +157,7 @@ class SupervisedProfiler:
                 if more is None:
                     break
                 if not under_way:
-                    turn.enter_context(self.turn.held())
+                    turn.enter_context(self.device_lock.hold())
                 sent = self._process.send(screen_request(more, self._best_us))
                 if not sent and not under_way:
                     # The process died while it was idle: this candidate is not the cause.
@@ -184,7 +186,7 @@ class SupervisedProfiler:
                     self._best_us = min(self._best_us or measurement.duration_us, measurement.duration_us)
                 yield measurement
 
-    def retime(self, session: Session, finalists: Sequence[Raced]) -> list[Measurement]:
+    def retime(self, session: Session, finalists: Sequence[Racer]) -> list[Measurement]:
         """Time the finalists and the vendor library in rounds until the winner is clear.
 
         PyTorch's own call of the library is named VENDOR. The best algorithms of cuBLASLt, or of hipBLASLt and AITER,
@@ -195,16 +197,16 @@ class SupervisedProfiler:
         """
         return self._raced(session, finalists, {TORCH, *filter(session.budget.may_win, self._one_by_one)})
 
-    def confirm(self, session: Session, finalists: Sequence[Raced], calls: Sequence[str]) -> list[Measurement]:
+    def confirm(self, session: Session, finalists: Sequence[Racer], calls: Sequence[str]) -> list[Measurement]:
         """Time these finalists and library calls in separate rounds. Faults are handled as in `retime`."""
         algorithms = [name for name in calls if library_of(name) in self._one_by_one]
         return self._raced(session, finalists, {library_of(name) for name in calls}, algorithms)
 
-    @in_turn
+    @holds_device
     def _raced(
         self,
         session: Session,
-        finalists: Sequence[Raced],
+        finalists: Sequence[Racer],
         libraries: set[str],
         algorithms: Sequence[str] | None = None,
     ) -> list[Measurement]:
@@ -235,7 +237,7 @@ class SupervisedProfiler:
                     raise ProfilerError(f"GPU {self._device_index}: re-timing fails: {fault.message}") from None
         return lost
 
-    @in_turn
+    @holds_device
     def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
         """Return the names of the `most` fastest candidates under load, without those that end the process.
 
@@ -277,10 +279,10 @@ class SupervisedProfiler:
         """Send a check request to the measured process. Its "command" is "check" unless `request` has another."""
         size = session.problem.size
         lost = partial(Check, name, False, 1.0, math.inf, size, NOT_CHECKED)
-        return self.asked(session, {"command": "check", **request}, partial(check_of_answer, name, size, "gpu"), lost)
+        return self.request(session, {"command": "check", **request}, partial(check_of_answer, name, size, "gpu"), lost)
 
-    @in_turn
-    def asked(
+    @holds_device
+    def request(
         self,
         session: Session,
         request: dict[str, Any],
@@ -313,7 +315,7 @@ class SupervisedProfiler:
     def _finals(
         self,
         session: Session,
-        candidates: Sequence[Raced],
+        candidates: Sequence[Racer],
         libraries: Collection[str],
         rounds: tuple[int, int],
         algorithms: Sequence[str] | None = None,
@@ -370,7 +372,7 @@ class SupervisedProfiler:
         refused = ((name, message) for name, message in errors.items() if library_of(name) in OURS)
         return finals + [self._final_failure(name, Outcome.LAUNCH_FAILED, message) for name, message in refused]
 
-    def _faults_alone(self, session: Session, candidate: Raced | None, library: Collection[str]) -> bool:
+    def _faults_alone(self, session: Session, candidate: Racer | None, library: Collection[str]) -> bool:
         """Return True if this candidate, or this one library, ends the process when it runs alone."""
         try:
             self._finals(session, [candidate] if candidate else [], library, (_ROUNDS_ALONE, _ROUNDS_ALONE))

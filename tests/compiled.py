@@ -14,7 +14,7 @@ from genkern.compile.compiler import CompileJob, compile_kernel
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.kernels.generate import generate
 
 # Targets for which the kernels of every number format are compiled.
@@ -47,11 +47,11 @@ def compile_all(
     Except in `make test-long`, the targets `sharing` share out the configs that each of them has.
     """
     made = []
-    here = [config for config in configs if not form_of(config).needs]
+    here = [config for config in configs if not traits_of(config).needs]
     if arch in sharing and here:
         here = [*in_turns(here, min(len(sharing), len(here)), sharing.index(arch))]
     if arch.startswith("sm_"):
-        here += [config for config in configs if form_of(config).needs]
+        here += [config for config in configs if traits_of(config).needs]
     module = generate(problem, here, arch)
     path = write_module(folder, module)
     for config in here:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from genkern.gemm.config import Config, Others
-from genkern.kernels.catalogue import CUTE, FAMILIES, forms_of
-from genkern.kernels.contract.traits import Form
+from genkern.kernels.catalogue import CUTE, FAMILIES, all_traits_of
+from genkern.kernels.contract.traits import KernelTraits
 
 # By stem ("warp_specialized_swapped_cluster2"): the family, and the parameters that are off their neutral values.
 PLACES: dict[str, tuple[str, Others]] = {
-    form.stem: (family, others) for family in FAMILIES for others, form in forms_of(family).items()
+    traits.stem: (family, others) for family in FAMILIES for others, traits in all_traits_of(family).items()
 }
-FORMS: dict[str, Form] = {form.stem: form for family in FAMILIES for form in forms_of(family).values()}
+FORMS: dict[str, KernelTraits] = {
+    traits.stem: traits for family in FAMILIES for traits in all_traits_of(family).values()
+}
 # Those in Gluon with a ring of buffers, and those in CuTe DSL.
-RINGS = tuple(stem for stem, form in FORMS.items() if form.in_ring and not form.realigned)
-REALIGNED = tuple(stem for stem, form in FORMS.items() if form.realigned)
+RINGS = tuple(stem for stem, traits in FORMS.items() if traits.in_ring and not traits.realigned)
+REALIGNED = tuple(stem for stem, traits in FORMS.items() if traits.realigned)
 CUTE_FORMS = tuple(stem for stem, (family, _) in PLACES.items() if family in CUTE)
 
 

@@ -24,7 +24,7 @@ from genkern.kernels.legality import legal
 ROOT = Path(__file__).parents[1]
 # Programs of the persistent kernels.
 UNITS = {"persistent_tma": 2}
-INTERPRETED = tuple(stem for stem, form in FORMS.items() if form.interpreted)
+INTERPRETED = tuple(stem for stem, traits in FORMS.items() if traits.interpreted)
 
 
 @dataclass(frozen=True)

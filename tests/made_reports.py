@@ -11,7 +11,7 @@ from winner_factory import write_results
 
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Outcome, Unfit
-from genkern.journal.binaries import MadeBinary
+from genkern.journal.binaries import JournalBinary
 from genkern.journal.facts import Begun, Compiled, Ended, Start
 from genkern.journal.journal import Journal
 from genkern.journal.run_files import RunFiles
@@ -73,17 +73,17 @@ def journal(results: Path, *, times: bool = True) -> None:
     kept.started(Start(tuple(sizes), "genkern -i sizes.yaml", "/", "node7", 42, START_S))
     for place, problem in enumerate(sizes):
         begin_s = START_S + 2.0 + 16.0 * place
-        kept.began(problem, Begun(len(CONFIGS), place % 2, begin_s))
+        kept.add_begun(problem, Begun(len(CONFIGS), place % 2, begin_s))
         for number, config in enumerate(FIT):
-            kept.screened(problem, measurement(config.name, number, Outcome.CRASHED))
-        kept.unfit(problem, [config.name for config in BROKEN], Unfit(Outcome.COMPILE_FAILED, "no"))
-        kept.compiled(problem, Compiled(8, 1, 2))
+            kept.add_screened(problem, measurement(config.name, number, Outcome.CRASHED))
+        kept.add_unfit(problem, [config.name for config in BROKEN], Unfit(Outcome.COMPILE_FAILED, "no"))
+        kept.add_compiled(problem, Compiled(8, 1, 2))
         needs = replace(NEEDS, loop_instructions=120, loop_matrix=16, loop_fma=0, loop_shared=20, loop_loads=8)
-        binaries = [MadeBinary(f"{place:08x}{number:08x}", needs, 0.5) for number in range(len(UNITS))]
-        kept.made(problem, {unit.configs[0].name: of for unit, of in zip(UNITS, binaries, strict=True)})
-        kept.checked(problem, Check(WRONG.name, False, 0.5, 0.0, "", "gpu", "wrong"))
+        binaries = [JournalBinary(f"{place:08x}{number:08x}", needs, 0.5) for number in range(len(UNITS))]
+        kept.add_binaries(problem, {unit.configs[0].name: of for unit, of in zip(UNITS, binaries, strict=True)})
+        kept.add_check(problem, Check(WRONG.name, False, 0.5, 0.0, "", "gpu", "wrong"))
         when = (begin_s + sum(STAGES.values()) - STAGES["prune"], STAGES) if times else ()
-        kept.ended(problem, Ended({Outcome.MEASURED: 16, Outcome.WRONG: 1}, "", *when))
+        kept.add_end(problem, Ended({Outcome.MEASURED: 16, Outcome.WRONG: 1}, "", *when))
     kept.close()
 
 

@@ -43,37 +43,37 @@ def random_problem(random: Random, arch: str, largest: int = 2**31) -> GemmProbl
 def _blocks(stem: str, field: str, largest: int) -> tuple[int, ...]:
     """What a space file may list."""
     values = [1 << bit for bit in range(11)]
-    form, language = FORMS[stem], FAMILIES[PLACES[stem][0]].language
-    if step := form.sides.width_step:
+    traits, language = FORMS[stem], FAMILIES[PLACES[stem][0]].language
+    if step := traits.sides.width_step:
         values += [step * number for number in range(1, 33)]
-    return tuple(value for value in values if value <= largest and not block_problem(form, field, value, language))
+    return tuple(value for value in values if value <= largest and not block_problem(traits, field, value, language))
 
 
 def random_config(random: Random, stem: str, arch: str, largest: int = 256) -> Config:
     """A config of the form called `stem`, whose blocks are what a space file may list, up to `largest`."""
-    form, family = FORMS[stem], PLACES[stem][0]
+    traits, family = FORMS[stem], PLACES[stem][0]
     num_warps = random.choice([1, 2, 4, 4, 4, 8, 8, 16, 32])
     blocks = [
         random.choice(_blocks(stem, field, largest)) for field in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
     ]
-    if form.sides.width_step and random.random() < 0.8:
+    if traits.sides.width_step and random.random() < 0.8:
         # As its kernels have it: 16 rows for each warp, or 32.
         num_warps = random.choice([4, 8])
-        blocks[1 if form.swapped else 0] = num_warps * random.choice([16, 32] if num_warps == 4 else [16])
-    if form.sides.width_step == 32:
+        blocks[1 if traits.swapped else 0] = num_warps * random.choice([16, 32] if num_warps == 4 else [16])
+    if traits.sides.width_step == 32:
         # tcgen05's tiles have two heights, and are stored by four warps.
         num_warps = 4
-        blocks[0] = random.choice([form.sides.least_m, form.sides.most_m])
+        blocks[0] = random.choice([traits.sides.least_m, traits.sides.most_m])
     if FAMILIES[family].language == "cute" and random.random() < 0.8:
         # 128 bytes of K, of 16-bit types.
         blocks[2] = 64
     amd = gpu_for_arch(arch).vendor == "amd" and "kpack" in parameters_of(family)
-    placed = form.places_loads and random.random() < 0.3
+    placed = traits.places_loads and random.random() < 0.3
     return made(
         stem,
         *blocks,
         GROUP_SIZE_M=random.choice([1, 1, 4, 8, 2**20]),
-        SPLIT_K=random.choice([1, 1, 2, 3, 8, 60, 2**16]) if form.splits_k else 1,
+        SPLIT_K=random.choice([1, 1, 2, 3, 8, 60, 2**16]) if traits.splits_k else 1,
         num_warps=num_warps,
         num_stages=random.choice([1, 2, 3, 4, 6, 16]),
         matrix_instr_nonkdim=random.choice([0, 16, 32]) if amd else 0,

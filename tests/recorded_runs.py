@@ -7,10 +7,10 @@ from pathlib import Path
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Measurement, Outcome, Resources, Unfit
-from genkern.journal.binaries import MadeBinary
+from genkern.journal.binaries import JournalBinary
 from genkern.journal.facts import JournalFacts, Start, read_journal
 from genkern.journal.journal import Journal
-from genkern.journal.search_steps import Asked, Searched, Told
+from genkern.journal.search_steps import AskStep, SearchRecord, TellStep
 from genkern.search.strategy import Lost, Measured, Refused, units_of
 
 PROBLEM = GemmProblem(64, 128, 256)
@@ -18,7 +18,7 @@ OTHER = GemmProblem(33, 64, 4096, op="a8w8", dtype_a="fp8e4m3fn", dtype_b="fp8e4
 # Eight binaries of three configs each; the last but one is refused, the last a copy of the one before that.
 FIT = tuple(Config("tiled", m, n, 32, group) for m in (16, 32, 64) for n in (32, 64) for group in (8, 4, 1))
 BROKEN = tuple(Config("tiled", 256, 256, 32, group) for group in (8, 4, 1))
-COPIES = tuple(config.having(num_stages=5) for config in FIT[15:])
+COPIES = tuple(config.with_values(num_stages=5) for config in FIT[15:])
 CONFIGS = (*FIT, *BROKEN, *COPIES)
 BEST, WRONG = FIT[7], FIT[4]
 UNITS = units_of(CONFIGS)
@@ -73,20 +73,20 @@ def journal(
                 for m in screened
             ]
         for each in screened:
-            kept.screened(problem, each)
-        kept.unfit(problem, [config.name for config in BROKEN], Unfit(Outcome.COMPILE_FAILED, "no"))
+            kept.add_screened(problem, each)
+        kept.add_unfit(problem, [config.name for config in BROKEN], Unfit(Outcome.COMPILE_FAILED, "no"))
         if most >= len(FIT):
-            told = [Told(Refused(UNITS[7], COPIES, Outcome.IDENTICAL))]
-            told += [Told(Measured(Config.parse(m.config), m.duration_us)) for m in screened if m.duration_us]
-            told.append(Told(Lost(Config.parse(LOST), lost)))
-            kept.searched(problem, Searched("predicted", None, CONFIGS, (), (Asked(8, tuple(UNITS)), *told)))
-        binaries = [MadeBinary(f"{place:016x}", NEEDS, 0.5 + place) for place in range(len(UNITS))]
+            told = [TellStep(Refused(UNITS[7], COPIES, Outcome.IDENTICAL))]
+            told += [TellStep(Measured(Config.parse(m.config), m.duration_us)) for m in screened if m.duration_us]
+            told.append(TellStep(Lost(Config.parse(LOST), lost)))
+            kept.add_search(problem, SearchRecord("predicted", None, CONFIGS, (), (AskStep(8, tuple(UNITS)), *told)))
+        binaries = [JournalBinary(f"{place:016x}", NEEDS, 0.5 + place) for place in range(len(UNITS))]
         made = {unit.configs[0].name: binary for unit, binary in zip(UNITS, binaries, strict=True)}
         del made[BROKEN[0].name]
-        kept.made(problem, made)
+        kept.add_binaries(problem, made)
         finals = [final(name, US[name] * 1.0123456789 * factor) for name in (WRONG.name, BEST.name)]
-        kept.retimed(problem, [*finals, final("vendor", 9.9)])
-        kept.checked(problem, Check(BEST.name, True, 0.0, 0.0, "", "gpu"))
-        kept.checked(problem, Check(WRONG.name, False, 0.5, 0.0, "", "gpu", "wrong"))
+        kept.add_retimed(problem, [*finals, final("vendor", 9.9)])
+        kept.add_check(problem, Check(BEST.name, True, 0.0, 0.0, "", "gpu"))
+        kept.add_check(problem, Check(WRONG.name, False, 0.5, 0.0, "", "gpu", "wrong"))
     kept.close()
     return read_journal(path)

@@ -13,8 +13,8 @@ from genkern.errors import (
     OutputError,
     ProfilerError,
     ResultsError,
-    bugs_told,
     one_line,
+    reporting_bugs,
 )
 
 
@@ -33,7 +33,7 @@ def test_family_and_builtin(error: type[GenkernError], builtin: type[Exception])
 def raised(error: BaseException) -> BaseException:
     """What comes out when this is raised where bugs are told."""
     try:
-        with bugs_told("making tea"):
+        with reporting_bugs("making tea"):
             raise error
     except BaseException as caught:
         return caught

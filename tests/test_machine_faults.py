@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from genkern.errors import BugError, InputError, MachineError, bugs_told, machine_fault, machine_faults_told
+from genkern.errors import BugError, InputError, MachineError, machine_fault, reporting_bugs, reporting_machine_faults
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_faults_of_the_machine(error: Exception, said: str) -> None:
     found = machine_fault(error)
     assert bool(found) == bool(said)
     assert said in found
-    with pytest.raises(MachineError if said else type(error)), machine_faults_told("do it", "try"):
+    with pytest.raises(MachineError if said else type(error)), reporting_machine_faults("do it", "try"):
         raise error
 
 
@@ -46,7 +46,7 @@ def test_what_a_library_makes_of_one_counts() -> None:
 
     with (
         pytest.raises(MachineError, match="Too many open files"),
-        machine_faults_told("do it", "try"),
+        reporting_machine_faults("do it", "try"),
     ):
         stumbles()
 
@@ -54,7 +54,7 @@ def test_what_a_library_makes_of_one_counts() -> None:
 def test_neither_a_bug_nor_a_users_error() -> None:
     """A fault of the machine passes through what tells bugs; so does an error that a user can put right."""
     for error in (MemoryError(), OSError(errno.ENOSPC, ""), InputError("x"), ModuleNotFoundError("x")):
-        with pytest.raises(type(error)), bugs_told():
+        with pytest.raises(type(error)), reporting_bugs():
             raise error
-    with pytest.raises(BugError), bugs_told():
+    with pytest.raises(BugError), reporting_bugs():
         raise KeyError("x")

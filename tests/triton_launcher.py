@@ -23,7 +23,7 @@ from genkern.kernels.contract.argument import (
     Leading,
     Pointer,
     Stride,
-    passed,
+    launch_arguments,
 )
 from genkern.kernels.contract.expression import evaluate
 from genkern.kernels.lowering import gluon_layout
@@ -39,7 +39,7 @@ def arguments_of(launch: PlannedLaunch, tensors: Mapping[str, Any], known: Mappi
     `tensors` are the operands by name, and the "workspace" and the "counters" where the plan has them. `known` has what
     its numbers hang on.
     """
-    return tuple(_given(argument, tensors, known) for argument in passed(launch.arguments))
+    return tuple(_given(argument, tensors, known) for argument in launch_arguments(launch.arguments))
 
 
 def parameters_by_triton(

@@ -35,7 +35,7 @@ from benchmarks.common.figures import table
 from genkern.__main__ import main as genkern
 from genkern.errors import GenkernError, ResultsError
 from genkern.files.file_kind import read_results
-from genkern.journal.journal_line import behind, checksums, entry_of, journal_line
+from genkern.journal.journal_line import chained_line, checksums, entry_of, journal_line
 from genkern.packing.rows import rows_of
 from genkern.runtime.bundles import bundle as bundles
 from genkern.runtime.bundles.bundle import Bundle, parse_bundle, read_bundle, write_bundle
@@ -230,7 +230,7 @@ def retyped(data: bytes, rng: random.Random) -> bytes:
     made, checksum = [], 0
     for number, entry in enumerate(lines):
         value = changed_value({"": entry["value"]}, rng).get("") if number == chosen else entry["value"]
-        line = behind(journal_line(entry["fact"], value, entry.get("problem"))[:-1], checksum)
+        line = chained_line(journal_line(entry["fact"], value, entry.get("problem"))[:-1], checksum)
         _, checksum = checksums(line)
         made.append(line + b"\n")
     return b"".join(made)

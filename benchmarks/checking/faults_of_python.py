@@ -1,8 +1,4 @@
-"""Faults for python_mutants.py: edits of genkern's Python, each of which makes a room behave wrongly.
-
-A fault names no file, so that it outlives a move of its code: it applies to the one file that defines `symbol` and has
-the text `old`. If the code is rewritten, rewrite the fault so that it is the same mistake.
-"""
+"Faults for python_mutants.py: edits of genkern's Python, map_in_order of which makes a room behave wrongly.\n\nA fault names no file, so that it outlives a move of its code: it applies to the one file that defines `symbol` and has\nthe text `old`. If the code is rewritten, rewrite the fault so that it is the same mistake.\n"
 
 from __future__ import annotations
 
@@ -11,13 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fault:
-    """An edit that tests must find.
-
-    name: the mistake
-    symbol: function, class or constant in whose file `old` occurs exactly once
-    old, new: the text that is replaced, and its replacement
-    tests: folders or files of tests/ that should find it
-    """
+    "An edit that tests must find.\n\n    name: the mistake\n    symbol: function, class or constant in whose file `old` occurs exactly once\n    old, new: the text that is replaced, and its replacement\n    tests: format_folders or family_files of tests/ that should find it\n"
 
     name: str
     symbol: str
@@ -67,7 +57,7 @@ FAULTS = (
     ),
     Fault(
         "a finalist drops out by its median, whatever its interval",
-        "beaten",
+        "is_beaten",
         "candidate.low_us > leader.high_us * BEATEN_RATIO",
         "candidate.median_us > leader.median_us * BEATEN_RATIO",
         ("timing", "profiling/test_finals.py"),
@@ -165,7 +155,7 @@ FAULTS = (
         "a refused binary still counts against --budget",
         "Allowance",
         "        if unit.compiled not in self._measured:\n            self._spent.discard",
-        "        if unit.compiled in self._measured:\n            self._spent.discard",
+        "        if unit.add_compiled in self._measured:\n            self._spent.discard",
         ("search/test_limit.py", "tuning/test_search_limits.py"),
     ),
     # journal
@@ -178,9 +168,9 @@ FAULTS = (
     ),
     Fault(
         "times of a broken device stay in the journal's facts",
-        "retracted",
+        "add_retraction",
         "self.of(problem).screened.pop(config, None)",
-        "self.of(problem).screened.get(config)",
+        "self.of(problem).add_screened.get(config)",
         ("journal", "tuning/test_tuner_outcomes.py"),
     ),
     Fault(
@@ -283,8 +273,8 @@ FAULTS = (
     Fault(
         "the config that broke the device is tried again by the next start",
         "_screen",
-        "self.journal.retracted(problem, in_a_row[1:])",
-        "self.journal.retracted(problem, in_a_row)",
+        "self.journal.add_retraction(problem, in_a_row[1:])",
+        "self.journal.add_retraction(problem, in_a_row)",
         ("tuning/test_tuner_outcomes.py", "tuning/test_tune.py"),
     ),
     Fault(

@@ -13,8 +13,8 @@ from benchmarks.checking.faults_of_kernels import FAULTS, Fault
 from genkern.gemm.config import Config, Others
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import FAMILIES, form_of, forms_of, language_of
-from genkern.kernels.contract.traits import Form
+from genkern.kernels.catalogue import FAMILIES, all_traits_of, language_of, traits_of
+from genkern.kernels.contract.traits import KernelTraits
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal
 from genkern.ops.accumulate import as_fast, promotes_products
@@ -56,7 +56,7 @@ class Case:
     @property
     def kind(self) -> str:
         """The name of its Kind."""
-        return _name(form_of(self.config), self.config.SPLIT_K > 1 and language_of(self.config) == "cute")
+        return _name(traits_of(self.config), self.config.SPLIT_K > 1 and language_of(self.config) == "cute")
 
     def key(self, setting: str) -> str:
         """Which case this is, judged in `setting`: of another setting or another text it is another one."""
@@ -70,7 +70,7 @@ class Kind:
 
     family: str
     others: Others
-    form: Form
+    form: KernelTraits
     splits: bool
 
     @property
@@ -85,21 +85,21 @@ class Kind:
 def kinds_of(families: Iterable[str]) -> list[Kind]:
     """All there are in these families. Kernels in CuTe DSL that split K share little with those that do not."""
     return [
-        Kind(family, others, form, splits)
+        Kind(family, others, traits, splits)
         for family in families
-        for others, form in forms_of(family).items()
-        for splits in ((False, True) if form.splits_k and FAMILIES[family].language == "cute" else (form.splits_k,))
+        for others, traits in all_traits_of(family).items()
+        for splits in ((False, True) if traits.splits_k and FAMILIES[family].language == "cute" else (traits.splits_k,))
     ]
 
 
-def _name(form: Form, apart: bool) -> str:
+def _name(traits: KernelTraits, apart: bool) -> str:
     """What kernels are called after, and whether they are those of the two kinds that split K."""
-    return form.stem + "_split" * apart
+    return traits.stem + "_split" * apart
 
 
 def config_of(kind: Kind, problem: GemmProblem) -> Config:
     """A config of small tiles, with a split where the kernels have one."""
-    form = kind.form
+    traits = kind.form
     split = 3 if kind.splits and groups_of(problem) is None else 1
     if kind.family == "gemv":
         return kind.config(1, 16, 128, 1, 1, 2, 1)
@@ -107,18 +107,18 @@ def config_of(kind: Kind, problem: GemmProblem) -> Config:
         return kind.config(4, 32, 128, 1, 2, 4, 1)
     if kind.family == "skinny_dot":
         return kind.config(8, 32, 512, 1, 1, 4, 1)
-    if form.sides.width_step:
+    if traits.sides.width_step:
         # 64 rows of wgmma, and columns that several copies bring; some program of a cluster stores 16 of them.
         # Clusters of neighbours, too, come in no square of rows and columns.
-        cluster = form.cluster if form.in_ring else (1, 1)
+        cluster = traits.cluster if traits.in_ring else (1, 1)
         narrow = cluster == (1, 2)
-        tile = (112 if form.cluster_k == 8 else 48, 64) if form.swapped else (64, 48 if narrow else 112)
+        tile = (112 if traits.cluster_k == 8 else 48, 64) if traits.swapped else (64, 48 if narrow else 112)
         block_k = 64 if problem.dtype_a in ("bf16", "fp16") else 128
         # On a GPU rows of tiles come in groups that are cut. Of two buffers the next copy is always too early for a
         # program that does not wait for a free one.
-        group = 2 if form.swapped and cluster != (2, 1) else 3
+        group = 2 if traits.swapped and cluster != (2, 1) else 3
         return kind.config(*tile, block_k, group, min(split, 2), 4, 2)
-    return kind.config(16 if form.swapped else 32, 32, 64, 3, split, 4, 3)
+    return kind.config(16 if traits.swapped else 32, 32, 64, 3, split, 4, 3)
 
 
 def problem_of(kind: Kind, op: str, dtype: str, fields: dict[str, object], on_gpu: bool) -> GemmProblem:

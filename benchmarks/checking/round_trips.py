@@ -177,7 +177,7 @@ class Files:
         path.unlink(missing_ok=True)
         with closing(Journal(path, {})) as journal:
             for problem in self.problems:
-                journal.summed(problem, {})
+                journal.add_sums(problem, {})
         return read_journal(path).numbers
 
     def in_cells(self) -> Collection[GemmProblem]:

@@ -88,19 +88,19 @@ class Bench:
         return time.perf_counter() - started
 
 
-def rate(bench: Bench, jobs: int, rounds: int) -> None:
-    by_wall, by_processor, warm = [], [], [warm_spec(spec) for spec in bench.specs[:jobs]]
-    with bench.pool(jobs, first := bench.empty_cache()) as pool:
-        bench.seconds(bench.farm(first, jobs, pool), warm)
-        bench.seconds(bench.farm(bench.empty_cache(), jobs), warm)
+def rate(builder: Bench, jobs: int, rounds: int) -> None:
+    by_wall, by_processor, warm = [], [], [warm_spec(spec) for spec in builder.specs[:jobs]]
+    with builder.pool(jobs, first := builder.empty_cache()) as pool:
+        builder.seconds(builder.farm(first, jobs, pool), warm)
+        builder.seconds(builder.farm(builder.empty_cache(), jobs), warm)
         for number in range(rounds):
             took, used = {}, {}
             for name in ("dask", "loky") if number % 2 else ("loky", "dask"):
                 # As on nodes that do not see the folder: what they make comes back as bytes.
-                pool._cache, pool._shared = bench.empty_cache(), None
+                pool._cache, pool._shared = builder.empty_cache(), None
                 before_s = processor_s()
-                farm = bench.farm(pool._cache, jobs, pool if name == "dask" else None)
-                took[name] = bench.seconds(farm, bench.specs)
+                farm = builder.farm(pool._cache, jobs, pool if name == "dask" else None)
+                took[name] = builder.seconds(farm, builder.specs)
                 used[name] = processor_s() - before_s
                 remove_entries(first)
             by_wall.append(took["loky"] / took["dask"])
@@ -108,7 +108,7 @@ def rate(bench: Bench, jobs: int, rounds: int) -> None:
             seconds = "; ".join(f"{name} {took[name]:.1f} s, {used[name]:.2f} s of processors" for name in took)
             say(f"{seconds}; {load()}")
     print(f"by the clock: {median(by_wall):.3f} ({spread(by_wall)})")
-    found = f"{len(bench.specs)} kernels, {jobs} processes; {spread(by_processor)}"
+    found = f"{len(builder.specs)} kernels, {jobs} processes; {spread(by_processor)}"
     print(f"dask_over_loky: {median(by_processor):.3f} ({found})")
 
 
@@ -132,13 +132,13 @@ def remove_entries(cache: BinaryCache) -> None:
         shutil.rmtree(folder)
 
 
-def units(bench: Bench, count: int, nodes: int) -> None:
-    cache = bench.empty_cache()
-    with bench.pool(nodes, cache) as pool:
-        farm = bench.farm(cache, nodes, pool)
-        bench.seconds(farm, bench.specs[:1])
-        spec = bench.specs[0]
-        job = farm.job(farm.key(spec), str(bench.module), spec)
+def units(builder: Bench, count: int, nodes: int) -> None:
+    cache = builder.empty_cache()
+    with builder.pool(nodes, cache) as pool:
+        farm = builder.farm(cache, nodes, pool)
+        builder.seconds(farm, builder.specs[:1])
+        spec = builder.specs[0]
+        job = farm.job(farm.key(spec), str(builder.module), spec)
         for together, what, shared in (
             (TOGETHER, "names come back", pool._shared),
             (TOGETHER, "bytes come back", None),
@@ -160,21 +160,21 @@ def units(bench: Bench, count: int, nodes: int) -> None:
             print(f"bytes of a unit there and back: {sent:.0f} {back}")
 
 
-def kill(bench: Bench, rounds: int) -> None:
+def kill(builder: Bench, rounds: int) -> None:
     ratios = []
     for number in range(rounds):
         took = {}
         for name in ("whole", "killed") if number % 2 else ("killed", "whole"):
-            cache = bench.empty_cache()
-            with bench.pool(4, cache) as pool:
-                bench.seconds(bench.farm(cache, 4, pool), [warm_spec(spec) for spec in bench.specs[:4]])
+            cache = builder.empty_cache()
+            with builder.pool(4, cache) as pool:
+                builder.seconds(builder.farm(cache, 4, pool), [warm_spec(spec) for spec in builder.specs[:4]])
                 pids = [*pool.connect().client.run(os.getpid).values()]
-                took[name] = bench.seconds(
-                    bench.farm(cache, 4, pool), bench.specs, pids[:1] if name == "killed" else None
+                took[name] = builder.seconds(
+                    builder.farm(cache, 4, pool), builder.specs, pids[:1] if name == "killed" else None
                 )
         ratios.append(took["killed"] / took["whole"])
         say(f"whole {took['whole']:.1f} s, one of four killed {took['killed']:.1f} s, {load()}")
-    print(f"cluster_kill_overhead: {median(ratios):.2f} ({len(bench.specs)} kernels, 4 nodes; {spread(ratios)})")
+    print(f"cluster_kill_overhead: {median(ratios):.2f} ({len(builder.specs)} kernels, 4 nodes; {spread(ratios)})")
 
 
 def warm_spec(spec: KernelSpec) -> KernelSpec:
@@ -200,13 +200,13 @@ def main() -> None:
     options = parser.parse_args()
     what = options.what or ["rate", "units", "kill"]
     with tempfile.TemporaryDirectory(prefix="genkern-dask-") as folder:
-        bench = Bench(Path(folder), options.kernels)
+        builder = Bench(Path(folder), options.kernels)
         if "rate" in what:
-            rate(bench, options.jobs, options.rounds)
+            rate(builder, options.jobs, options.rounds)
         if "units" in what:
-            units(bench, options.units, options.jobs)
+            units(builder, options.units, options.jobs)
         if "kill" in what:
-            kill(bench, options.rounds)
+            kill(builder, options.rounds)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from rich.console import Console
 from benchmarks.common.figures import spread_order
 from genkern.cli.options import parse
 from genkern.cli.setting import Setting, make_setting
-from genkern.compile.build_environment import Workshop
+from genkern.compile.build_environment import BuildEnvironment
 from genkern.errors import GenkernError
 from genkern.files.file_kind import read_results
 from genkern.gemm.config import Config
@@ -124,12 +124,12 @@ class Bench:
 class Workbench:
     """Opens problems one after another on one device, with the timer `time_source`. Imports torch."""
 
-    def __init__(self, setting: Setting, workshop: Workshop, time_source: str) -> None:
+    def __init__(self, setting: Setting, build_environment: BuildEnvironment, time_source: str) -> None:
         self.setting = setting
-        self.workshop = workshop
+        self.build_environment = build_environment
         self._index = setting.device_indices[0]
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", str(self._index))
-        os.environ["TRITON_CACHE_DIR"] = str(Path(workshop.farm.cache.folder) / "triton_launchers")
+        os.environ["TRITON_CACHE_DIR"] = str(Path(build_environment.farm.cache.folder) / "triton_launchers")
         import torch
 
         # CUPTI wants to be there before the context.
@@ -142,18 +142,18 @@ class Workbench:
         """The bench of `problem`; configs that do not compile or fit are left out, and said. Once per problem."""
         import torch
 
-        with self.workshop.open(problem, list(dict.fromkeys(configs)), self._index) as opened:
-            job, made = opened.job, opened.candidates(list(dict.fromkeys(configs)))
+        with self.build_environment.open(problem, list(dict.fromkeys(configs)), self._index) as opened:
+            build, made = opened.build, opened.candidates(list(dict.fromkeys(configs)))
             candidates = {candidate.config.name: candidate for candidate in made}
-            for name, unfit in job.unfit.items():
+            for name, unfit in build.unfit.items():
                 say(f"{problem.size} {name}: {unfit.message}")
-            bench = Bench(problem, LoadedGemm(job.session), candidates, self.timer, self.guard)
+            builder = Bench(problem, LoadedGemm(build.session), candidates, self.timer, self.guard)
             torch.cuda.synchronize()
             try:
-                yield bench
+                yield builder
             finally:
                 torch.cuda.synchronize()
-                del bench
+                del builder
                 gc.collect()
                 torch.cuda.empty_cache()
 
@@ -182,8 +182,8 @@ def workbench(arguments: argparse.Namespace, time_source: str = "cudagraph") -> 
         setting = make_setting(parse(argv))
         if not setting.target.measured:
             raise SystemExit("this benchmark needs a GPU")
-        with setting.workshop(Console(stderr=True)) as workshop:
-            yield Workbench(setting, workshop, time_source)
+        with setting.build_environment(Console(stderr=True)) as build_environment:
+            yield Workbench(setting, build_environment, time_source)
 
 
 def rows_of(arguments: argparse.Namespace) -> list[Result]:

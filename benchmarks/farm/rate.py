@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from genkern.cli.target import versions
-from genkern.compile.build_environment import Workshop
+from genkern.compile.build_environment import BuildEnvironment
 from genkern.compile.cache import BinaryCache
 from genkern.compile.compiler import use_quiet_triton
 from genkern.compile.farm import Farm
@@ -194,12 +194,14 @@ def rerun(jobs: int, folder: Path) -> None:
         binaries = fill_cache(cache, problem, space, arch)
         farm = Farm(cache, triton_target_of(arch), versions()["triton"], jobs=jobs, timeout_s=60)
         modules = str(folder / "modules")
-        workshop = Workshop(farm, gpu, arch, Budget(), init_type="randn", module_dir=modules, keep_modules=False)
+        build_environment = BuildEnvironment(
+            farm, gpu, arch, Budget(), init_type="randn", module_dir=modules, keep_modules=False
+        )
         kernel_specs_cold()
         started = time.perf_counter()
         kept = prune(space, problem, gpu).kept
-        with workshop.open(problem, kept, 0) as bench:
-            candidates = sum(1 for _ in bench.candidates(kept))
+        with build_environment.open(problem, kept, 0) as builder:
+            candidates = sum(1 for _ in builder.candidates(kept))
         took = time.perf_counter() - started
         assert candidates == len(kept)
         print(

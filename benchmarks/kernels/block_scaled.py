@@ -74,12 +74,12 @@ def config_for(problem: GemmProblem, shipped: Collection[Candidate]) -> Config |
     return min(near, key=lambda each: abs(each.problem.M - problem.M)).config if near else None
 
 
-def deep_gemm_call(bench: Bench) -> Call:
+def deep_gemm_call(builder: Bench) -> Call:
     """DeepGEMM's product on the same operands and copies of the weights. Raises what the wheel raises."""
     import deep_gemm
     from deep_gemm.utils.layout import get_mn_major_tma_aligned_tensor
 
-    gemm = bench.gemm
+    gemm = builder.gemm
     scales = get_mn_major_tma_aligned_tensor(gemm.operands["scale_a"].contiguous())
     a, c = gemm.operands["a"], gemm.operands["c"]
 
@@ -92,20 +92,20 @@ def deep_gemm_call(bench: Bench) -> Call:
     return call
 
 
-def race(bench: Bench, row: Result, of_vllm: Config | None) -> Race:
+def race(builder: Bench, row: Result, of_vllm: Config | None) -> Race:
     """The row's winner, the library's calls, DeepGEMM and vLLM's config in the same shuffled rounds."""
     assert row.config is not None
     winner = row.config.name
-    calls = bench.calls(library=not get_op(bench.problem.op).no_vendor(bench.problem))
+    calls = builder.calls(library=not get_op(builder.problem.op).no_vendor(builder.problem))
     if of_vllm is not None and of_vllm.name in calls:
         calls[VLLM] = calls[of_vllm.name]
     if library_of(row.vendor) == CUBLASLT:
-        with said(f"{bench.problem.size} {BEST}"):
-            calls[BEST] = Algorithms(bench.gemm).call(row.vendor)
-    with said(f"{bench.problem.size} {DEEP_GEMM}"):
-        calls[DEEP_GEMM] = deep_gemm_call(bench)
+        with said(f"{builder.problem.size} {BEST}"):
+            calls[BEST] = Algorithms(builder.gemm).call(row.vendor)
+    with said(f"{builder.problem.size} {DEEP_GEMM}"):
+        calls[DEEP_GEMM] = deep_gemm_call(builder)
     wanted = {name: call for name, call in calls.items() if name in (winner, *PEERS, VLLM)}
-    return Race(bench.problem.size, winner, bench.times_us(bench.agreeing(wanted), ROUNDS))
+    return Race(builder.problem.size, winner, builder.times_us(builder.agreeing(wanted), ROUNDS))
 
 
 def report(races: Sequence[Race]) -> str:
@@ -135,8 +135,8 @@ def main() -> None:
         for row in until(arguments.seconds, rows_of(arguments)):
             theirs = config_for(row.problem, shipped)
             configs = [config for config in (row.config, theirs) if config is not None]
-            with bench_of.open(row.problem, configs) as bench, said(row.problem.size):
-                races.append(race(bench, row, theirs))
+            with bench_of.open(row.problem, configs) as builder, said(row.problem.size):
+                races.append(race(builder, row, theirs))
                 data.add(asdict(races[-1]))
         print(report(races))
         print(versions_line(bench_of))

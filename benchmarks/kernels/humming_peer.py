@@ -96,14 +96,14 @@ def config_of(problem: GemmProblem, meta: Any) -> dict[str, Any]:
     return dict(get_heuristics_config(meta=meta, shape_m=problem.M))
 
 
-def humming_call(bench: Bench) -> Call:
+def humming_call(builder: Bench) -> Call:
     """Humming's product into C, of its own copies of the weights. Raises what the wheel raises, ValueError."""
     import torch
     from humming import ops
     from humming.kernel.humming import HummingKernel
     from humming.layer import HummingLayerMethod
 
-    gemm, problem = bench.gemm, bench.problem
+    gemm, problem = builder.gemm, builder.problem
     module = torch.nn.Module()
     meta = meta_of(problem, module)
     weight, scale = packed(weights_of(problem), gemm.operands["b"], gemm.operands["scale_b"])

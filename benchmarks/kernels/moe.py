@@ -76,12 +76,12 @@ def even_rows(problem: GemmProblem, device: str) -> Any:
     return (torch.arange(1, groups.count + 1, device=device) * each).clamp(max=problem.M).to(torch.int32)
 
 
-def deep_gemm_call(bench: Bench) -> Call:
+def deep_gemm_call(builder: Bench) -> Call:
     """DeepGEMM's product on the same operands. Raises what the wheel raises, ValueError for rows it cannot take."""
     import deep_gemm
     import torch
 
-    gemm, problem = bench.gemm, bench.problem
+    gemm, problem = builder.gemm, builder.problem
     groups = groups_of(problem)
     assert groups is not None
     narrow = DTYPES[problem.dtype_a].size_bytes == 1
@@ -113,11 +113,11 @@ def deep_gemm_call(bench: Bench) -> Call:
     return lambda copy: contiguous(of, weights[copy % gemm.copies], c, group_of_row)
 
 
-def grouped_mm_call(bench: Bench) -> Call:
+def grouped_mm_call(builder: Bench) -> Call:
     """torch._grouped_mm of the same, whose result is a tensor of its own: copied to C only when it is compared."""
-    vendor = bench.gemm.module.vendor
-    operands = [bench.gemm.operands_of(copy) for copy in range(bench.gemm.copies)]
-    return lambda copy: vendor(operands[copy % bench.gemm.copies])
+    vendor = builder.gemm.module.vendor
+    operands = [builder.gemm.operands_of(copy) for copy in range(builder.gemm.copies)]
+    return lambda copy: vendor(operands[copy % builder.gemm.copies])
 
 
 def written_error(found: Any, expected: Any) -> float:
@@ -128,25 +128,25 @@ def written_error(found: Any, expected: Any) -> float:
     return error_ratio(found[written], expected[written])
 
 
-def race_grouped(bench: Bench, winner: Config) -> Race:
+def race_grouped(builder: Bench, winner: Config) -> Race:
     """The winner and all others that compute the same."""
     import torch
 
-    groups = groups_of(bench.problem)
+    groups = groups_of(builder.problem)
     assert groups is not None
-    gemm = bench.gemm
+    gemm = builder.gemm
     if not groups.capacity:
-        gemm.operands[groups.index] = even_rows(bench.problem, "cuda")
+        gemm.operands[groups.index] = even_rows(builder.problem, "cuda")
     expected, c = gemm.module.reference(gemm.operands_of(0)), gemm.operands["c"]
-    made = bench.calls()
+    made = builder.calls()
     calls: dict[str, Call] = {OURS: made[winner.name]}
     if VENDOR in made:
-        calls[GROUPED_MM] = grouped_mm_call(bench)
-    with said(f"{bench.problem.name} {DEEP_GEMM}"):
-        calls[DEEP_GEMM] = deep_gemm_call(bench)
+        calls[GROUPED_MM] = grouped_mm_call(builder)
+    with said(f"{builder.problem.name} {DEEP_GEMM}"):
+        calls[DEEP_GEMM] = deep_gemm_call(builder)
     right = {}
     for name, call in calls.items():
-        with said(f"{bench.problem.name} {name}"):
+        with said(f"{builder.problem.name} {name}"):
             c.fill_(float("nan"))
             returned = call(0)
             torch.cuda.synchronize()
@@ -154,8 +154,8 @@ def race_grouped(bench: Bench, winner: Config) -> Race:
             if error <= 0.01:
                 right[name] = call
             else:
-                say(f"{bench.problem.name} {name}: {error:.1%} of the elements are wrong")
-    return Race(bench.problem.name, "grouped", bench.times_us(right, ROUNDS))
+                say(f"{builder.problem.name} {name}: {error:.1%} of the elements are wrong")
+    return Race(builder.problem.name, "grouped", builder.times_us(right, ROUNDS))
 
 
 def race_layer(bench_of: Workbench, layer: Layer) -> Race:
@@ -232,8 +232,8 @@ def main() -> None:
                 with said(item.what):
                     races.append(race_layer(bench_of, item))
             elif item.config is not None:
-                with bench_of.open(item.problem, [item.config]) as bench, said(item.problem.name):
-                    races.append(race_grouped(bench, item.config))
+                with bench_of.open(item.problem, [item.config]) as builder, said(item.problem.name):
+                    races.append(race_grouped(builder, item.config))
             if races:
                 data.add(asdict(races[-1]))
         print(report(races))

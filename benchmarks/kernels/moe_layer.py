@@ -130,8 +130,8 @@ class LayerOnDevice:
         found = []
         for copy in range(min(self.one.gemm.copies, self.two.gemm.copies)):
             pair = []
-            for bench in (self.one, self.two):
-                own = bench.gemm.operands_of(copy)
+            for builder in (self.one, self.two):
+                own = builder.gemm.operands_of(copy)
                 weight = own["b"].mT
                 if self.narrow:
                     made = torch.empty(weight.shape, dtype=self.x.dtype, device="cuda")
@@ -155,8 +155,8 @@ class LayerOnDevice:
     def by_kernels(self, configs: tuple[Config, Config]) -> Call:
         """genkern's kernels, with these configs; rows are ordered and quantised as the dispatcher does it."""
         calls = []
-        for bench, config in zip((self.one, self.two), configs, strict=True):
-            made = bench.calls()
+        for builder, config in zip((self.one, self.two), configs, strict=True):
+            made = builder.calls()
             if config.name not in made:
                 raise ValueError(f"{config.name} cannot be launched")
             calls.append(made[config.name])

@@ -62,26 +62,26 @@ def wide_weights(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
     return wide.to(a.dtype)
 
 
-def torch_call(bench: Bench) -> Call:
+def torch_call(builder: Bench) -> Call:
     """torch.mm into C, of as many copies of the wide weights as are cold in rotation."""
     import torch
 
-    gemm = bench.gemm
-    wide = wide_weights(bench.problem, gemm.operands)
+    gemm = builder.gemm
+    wide = wide_weights(builder.problem, gemm.operands)
     count = rotating_copies(wide.numel() * wide.element_size(), gemm.session.budget.rotating_mb)
     own = [wide, *(wide.clone() for _ in range(count - 1))]
     a, c = gemm.operands["a"], gemm.operands["c"]
     return lambda copy: torch.mm(a, own[copy % len(own)].mT, out=c)
 
 
-def race(bench: Bench, winner: Config) -> Race:
+def race(builder: Bench, winner: Config) -> Race:
     """All that compute the same, in the same shuffled rounds."""
-    problem = bench.problem
-    made = bench.calls(library=False)
-    calls = {OURS: made[winner.name], TORCH: torch_call(bench)}
+    problem = builder.problem
+    made = builder.calls(library=False)
+    calls = {OURS: made[winner.name], TORCH: torch_call(builder)}
     with said(f"{problem.name} {HUMMING}"):
-        calls[HUMMING] = humming_call(bench)
-    times = bench.times_us(bench.agreeing(calls), ROUNDS)
+        calls[HUMMING] = humming_call(builder)
+    times = builder.times_us(builder.agreeing(calls), ROUNDS)
     return Race(problem.op, weights_said(problem), problem.size, problem.M, winner.name, times)
 
 
@@ -111,8 +111,8 @@ def main() -> None:
         for row in until(arguments.seconds, rows):
             if row.config is None:
                 continue
-            with bench_of.open(row.problem, [row.config]) as bench, said(row.problem.name):
-                races.append(race(bench, row.config))
+            with bench_of.open(row.problem, [row.config]) as builder, said(row.problem.name):
+                races.append(race(builder, row.config))
                 data.add(asdict(races[-1]))
         print(report(races))
         print(versions_line(bench_of))

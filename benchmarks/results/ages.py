@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.common.workbench import errors_end
 from genkern.files.file_kind import read_results
 from genkern.files.results import source_today
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.result.result import Result
 
 
@@ -54,7 +54,7 @@ def ages(
 
 
 def _kind(row: Result) -> tuple[str, str, bool]:
-    return row.problem.op, form_of(row.config).stem if row.config else "", bool(row.source)
+    return row.problem.op, traits_of(row.config).stem if row.config else "", bool(row.source)
 
 
 def main(argv: Sequence[str]) -> int:

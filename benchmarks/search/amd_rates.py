@@ -90,7 +90,7 @@ def read_sizes(folders: Sequence[Path]) -> list[Size]:
                 published[arch, problem].append((path.parent.name, winner))
     found = []
     for (arch, problem), these in published.items():
-        kept = [config.having(GROUP_SIZE_M=1) for config in kept_of(problem, arch)]
+        kept = [config.with_values(GROUP_SIZE_M=1) for config in kept_of(problem, arch)]
         configs = list(dict.fromkeys(kept))
         numbers: dict[Tile, int] = {}
         tile = np.array([numbers.setdefault(tile_of(problem, config), len(numbers)) for config in configs], dtype=int)

@@ -62,8 +62,11 @@ def first_tiles(problem: GemmProblem, arch: str, most: int) -> dict[Tile, Config
 def compiled(problem: GemmProblem, arch: str, configs: Sequence[Config]) -> dict[str, Resources]:
     """What the binaries of those that compile need, by name of the config."""
     setting = make_setting(parse(["-m", "1", "-n", "1", "-k", "1", "--arch", arch]))
-    with setting.workshop(Console(quiet=True)) as workshop, workshop.open(problem, configs, 0) as bench:
-        return {each.config.name: each.binaries[0].resources for each in bench.candidates(configs)}
+    with (
+        setting.build_environment(Console(quiet=True)) as build_environment,
+        build_environment.open(problem, configs, 0) as builder,
+    ):
+        return {each.config.name: each.binaries[0].resources for each in builder.candidates(configs)}
 
 
 def places_of(

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from genkern.compile.binary_groups import compiled_of
+from genkern.compile.binary_groups import binary_group
 from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.parameter import PARAMETERS
@@ -93,9 +93,9 @@ class KernelTunerSearch(Strategy):
             self._end(event.unit.compiled, event.configs)
         elif isinstance(event, Measured | Lost):
             us = event.duration_us if isinstance(event, Measured) else math.inf
-            if (point := self._point.get(compiled_of(event.config))) in self._waiting:
+            if (point := self._point.get(binary_group(event.config))) in self._waiting:
                 self._best_us[point] = min(self._best_us[point], us)
-            self._end(compiled_of(event.config), (event.config,))
+            self._end(binary_group(event.config), (event.config,))
 
     def _begin(self, batch: Sequence[Point]) -> None:
         self._asked = [self._unit[point] for point in batch]

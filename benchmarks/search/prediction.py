@@ -27,7 +27,15 @@ from genkern.gemm.gpus import gpu_named
 from genkern.gemm.problem import GemmProblem
 from genkern.recorded.folds import read_folds
 from genkern.recorded.load import recorded_problems
-from genkern.recorded.training_times import FOLDS, KnownTimes, Ranking, fold_times, known_of, result_files, winners_of
+from genkern.recorded.training_times import (
+    FOLDS,
+    KnownTimes,
+    Ranking,
+    fold_times,
+    known_times_of,
+    result_files,
+    winners_of,
+)
 from genkern.search.guided.model import learned_of
 from genkern.search.guided.times import INTERVAL_SHARE, Times, times_of
 
@@ -118,7 +126,7 @@ def main() -> None:
     parser.add_argument("--models", metavar="FOLDER", help="rankings that do not know the sizes they are asked about")
     arguments = parser.parse_args()
     root = Path(__file__).parents[2]
-    known = [each for path in _RECORDED for each in known_of(recorded_problems(str(root / path)))]
+    known = [each for path in _RECORDED for each in known_times_of(recorded_problems(str(root / path)))]
     known += [each for path in _WINNERS for file in result_files(str(root / path)) for each in winners_of(file)]
     rankings: dict[object, Ranking] = {}
     if arguments.models:

@@ -60,7 +60,7 @@ from genkern.search.guided.zero import Zero
 from genkern.search.limit import Allowance
 from genkern.search.strategies import DEFAULT, ChosenStrategy, chosen_strategy
 from genkern.search.strategy import Event, MakesStrategy, Strategy, Task, Unit, units_of
-from genkern.tuning.simulation import Simulated, simulated
+from genkern.tuning.simulation import SimulationResult, simulate
 
 # Binaries after which a loss is shown; no rival gets more than the last.
 AFTER = (8, 16, 32, 48, 64, 96, 128)
@@ -185,10 +185,10 @@ def curve_of(rival: Rival, seed: int, recorded: RecordedProblem, most: int) -> C
     """What the rival finds in a recorded space, one binary after another."""
     make = rival.make(seed)
     limited = ChosenStrategy(rival.name, lambda task: _Limited(make(replace(task, most=most)), most))
-    return losses_of(simulated(limited, recorded, jobs=1, at_a_time=1), recorded)
+    return losses_of(simulate(limited, recorded, jobs=1, at_a_time=1), recorded)
 
 
-def losses_of(found: Simulated, recorded: RecordedProblem) -> Curve:
+def losses_of(found: SimulationResult, recorded: RecordedProblem) -> Curve:
     """The losses after each binary, in the order in which they were asked for."""
     right_us = {config: us for config, us in recorded.us.items() if config not in recorded.wrong}
     best_us = min(right_us.values())

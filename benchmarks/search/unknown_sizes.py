@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.common.figures import percentile, table
 from benchmarks.search.rivals import mean
 from genkern.errors import GenkernError
-from genkern.recorded.assumed_costs import Charges, charges_of
+from genkern.recorded.assumed_costs import AssumedCosts, assumed_costs_of
 from genkern.recorded.load import recorded_problems
 from genkern.recorded.problem import RecordedProblem
 from genkern.recorded.training import Sample, folds_of, sampled, size_of, trained
@@ -35,7 +35,7 @@ from genkern.search.guided.learned import Learned
 from genkern.search.guided.predicted_order import PredictedOrder
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import Strategy, Task
-from genkern.tuning.simulation import Simulated, simulated
+from genkern.tuning.simulation import SimulationResult, simulate
 
 _PARTS, _SHARE, _SEED = 4, 0.25, 4
 # A case's name, its sizes, and their model; None: the cost model alone.
@@ -82,19 +82,19 @@ def cases(
 
 
 def searched(
-    case: Case, charges: Charges, strategies: Mapping[str, Callable[..., Strategy]] = STRATEGIES
-) -> dict[tuple[str, str], list[Simulated]]:
+    case: Case, costs: AssumedCosts, strategies: Mapping[str, Callable[..., Strategy]] = STRATEGIES
+) -> dict[tuple[str, str], list[SimulationResult]]:
     """Return what each strategy finds at each size of a case."""
     name, problems, model = case
 
-    def found(search: str, recorded: RecordedProblem) -> Simulated:
+    def found(search: str, recorded: RecordedProblem) -> SimulationResult:
         make = partial(strategies[search], learned=lambda arch: model)
-        return simulated(ChosenStrategy(search, make, whole=False), recorded, charges=charges)
+        return simulate(ChosenStrategy(search, make, whole=False), recorded, costs=costs)
 
     return {(name, search): [found(search, each) for each in problems] for search in strategies}
 
 
-def row(found: Sequence[Simulated]) -> list[str]:
+def row(found: Sequence[SimulationResult]) -> list[str]:
     """Return the cells of a table: sizes, losses in percent, binaries, configs, seconds."""
     losses = [100.0 * (1.0 if each.loss is None else each.loss) for each in found]
     figures = (lambda each: each.compiled, lambda each: len(each.measured), lambda each: each.seconds)
@@ -121,10 +121,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         problems = [each for each in recorded_problems(options.recorded) if each.us and each.whole]
         others = [each for each in recorded_problems(options.also) if each.us] if options.also else []
-        charges = charges_of(problems)
-        found: dict[tuple[str, str], list[Simulated]] = {}
+        costs = assumed_costs_of(problems)
+        found: dict[tuple[str, str], list[SimulationResult]] = {}
         for case in cases(problems, others, options.cases, options.every, options.parts):
-            for key, its in searched(case, charges).items():
+            for key, its in searched(case, costs).items():
                 found.setdefault(key, []).extend(its)
     except GenkernError as error:
         sys.exit(f"error: {error}")

@@ -39,10 +39,10 @@ from benchmarks.serving.dispatching import (
 )
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.result.result import Result
 from genkern.runtime.bundles.bundle import Bundle, read_bundle
-from genkern.timing.libraries import kept_algorithm
+from genkern.timing.libraries import stored_algorithm
 
 MS = (1, 16, 64, 4096)
 # What serves where no winner of genkern's does: PyTorch's call, or an algorithm of cuBLASLt's that won.
@@ -87,8 +87,8 @@ def cases(winners: Iterable[Result], ms: Sequence[int] = MS) -> list[Case]:
     for winner in winners:
         if not is_plain(winner.problem):
             continue
-        of_library = LT_ALGORITHM if kept_algorithm(winner.vendor) else LIBRARY
-        kernels = form_of(Config.parse(winner.config_name)).stem if winner.choice == "config" else of_library
+        of_library = LT_ALGORITHM if stored_algorithm(winner.vendor) else LIBRARY
+        kernels = traits_of(Config.parse(winner.config_name)).stem if winner.choice == "config" else of_library
         device_us = winner.duration_us if winner.choice == "config" else winner.vendor_us
         case = Case(kernels, winner.problem, device_us or math.inf)
         known = best.get((kernels, case.problem.M))

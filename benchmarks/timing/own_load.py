@@ -104,61 +104,61 @@ def run_alone(sampler: Sampler, calls: int, alone_us: float) -> list[tuple[float
     return samples
 
 
-def best_algorithm(bench: Bench) -> Call | None:
+def best_algorithm(builder: Bench) -> Call | None:
     """cuBLASLt's, by a few samples of each; None where it has none."""
-    algorithms = Algorithms(bench.gemm)
+    algorithms = Algorithms(builder.gemm)
     calls = {name: algorithms.call(name) for name in algorithms.names()}
     launch_us = dict[str, float]()
     for name, call in calls.items():
-        with said(f"{bench.problem.size} {name[:40]}"):
+        with said(f"{builder.problem.size} {name[:40]}"):
             call(0)
-            launch_us[name] = bench.timer.launch_us(call, 1)
+            launch_us[name] = builder.timer.launch_us(call, 1)
     found = sampled_us(
-        {name: bench.timer.prepare(calls[name], range(bench.gemm.copies)) for name in to_sample(launch_us)}
+        {name: builder.timer.prepare(calls[name], range(builder.gemm.copies)) for name in to_sample(launch_us)}
     )
     return calls[min(found, key=lambda name: found[name])] if found else None
 
 
-def contenders(bench: Bench, row: Result) -> dict[str, Call]:
+def contenders(builder: Bench, row: Result) -> dict[str, Call]:
     """The winner, the runner-up, PyTorch's own call and the best algorithm, as far as they can be had.
 
     Where the winner cannot (no CuTe DSL here), the runner-up takes its place.
     """
-    made = bench.calls()
+    made = builder.calls()
     named = {WINNER: row.config.name if row.config else "", RUNNER_UP: row.runner_up, VENDOR: VENDOR}
     calls = {who: made[name] for who, name in named.items() if name in made}
     if WINNER not in calls and RUNNER_UP in calls:
         calls = {WINNER: calls.pop(RUNNER_UP), **calls}
     with said(f"{row.problem.size} {LIBRARY}"):
-        if (call := best_algorithm(bench)) is not None:
+        if (call := best_algorithm(builder)) is not None:
             calls[LIBRARY] = call
     return calls
 
 
-def timed(bench: Bench, calls: Mapping[str, Call], alone_s: float) -> Size:
+def timed(builder: Bench, calls: Mapping[str, Call], alone_s: float) -> Size:
     """Both; the judge's two runs of each are before and after the rounds."""
-    call_us = min(bench.timer.launch_us(call, 0) for call in calls.values())
-    copies = sample_copies(call_us, bench.gemm.copies, bench.gemm.session.budget.screen_launches)
+    call_us = min(builder.timer.launch_us(call, 0) for call in calls.values())
+    copies = sample_copies(call_us, builder.gemm.copies, builder.gemm.session.budget.screen_launches)
     long_copies = [*copies] * max(1, round(SAMPLE_US / (max(call_us, 1.0) * len(copies))))
-    single = {name: bench.timer.prepare(call, copies) for name, call in calls.items()}
-    long = {name: bench.timer.prepare(call, long_copies) for name, call in calls.items()}
+    single = {name: builder.timer.prepare(call, copies) for name, call in calls.items()}
+    long = {name: builder.timer.prepare(call, long_copies) for name, call in calls.items()}
     runs = {name: list[Alone]() for name in calls}
 
     def judge(order: Sequence[str]) -> None:
         for name in order:
             samples = run_alone(long[name], len(long_copies), alone_s * 1e6)
-            runs[name].append(Alone(tuple(samples), bench.guard.read(), bench.guard.watts()))
+            runs[name].append(Alone(tuple(samples), builder.guard.read(), builder.guard.watts()))
 
     order = list(calls)
     random.Random(0).shuffle(order)
     judge(order)
     started_s = time.monotonic()
-    found = bench.race(single, confirmation_rounds(LEAST_ROUNDS, MOST_ROUNDS, 0)).samples_us
+    found = builder.race(single, confirmation_rounds(LEAST_ROUNDS, MOST_ROUNDS, 0)).samples_us
     took_s = time.monotonic() - started_s
     judge(order[::-1])
     alone = {name: fmean(run.settled_us for run in runs[name]) for name in calls}
     interleaved = {name: median(samples) for name, samples in found.items() if samples}
-    return Size(bench.problem.size, {ALONE: alone, INTERLEAVED: interleaved}, took_s, runs)
+    return Size(builder.problem.size, {ALONE: alone, INTERLEAVED: interleaved}, took_s, runs)
 
 
 def report(sizes: Sequence[Size]) -> str:
@@ -225,11 +225,11 @@ def main(argv: Sequence[str]) -> None:
     with workbench(arguments) as at:
         for row in until(arguments.seconds, rows[:limit]):
             configs = [config for config in (row.config, _parsed(row.runner_up)) if config is not None]
-            with said(row.problem.size), at.open(row.problem, configs) as bench:
-                calls = contenders(bench, row)
+            with said(row.problem.size), at.open(row.problem, configs) as builder:
+                calls = contenders(builder, row)
                 if WINNER not in calls:
                     continue
-                sizes.append(size := timed(bench, calls, arguments.alone_s))
+                sizes.append(size := timed(builder, calls, arguments.alone_s))
                 spans = {name: [run.spans() for run in runs] for name, runs in size.runs.items()}
                 data.add({"size": size.name, "times_us": size.times_us, "took_s": size.took_s, "spans": spans})
         print(f"{versions_line(at)}\n")

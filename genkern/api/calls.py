@@ -115,7 +115,7 @@ def _require_device(row: Result, gpu: LiveGpu) -> None:
 
 def _require_size(problem: GemmProblem, arguments: Sequence[Any], named: dict[str, Any]) -> None:
     """Raise InputError if the tensors are of another problem. Fields of formats are left to the dispatcher."""
-    from genkern.runtime.calls.call_arguments import Given
+    from genkern.runtime.calls.call_arguments import CallArguments
 
     names = "x", "weight", "bias", "out_dtype", "scale_a", "scale_b", "activation"
     values = {**dict.fromkeys(names), **dict(zip(names, arguments, strict=False)), **named}
@@ -123,7 +123,7 @@ def _require_size(problem: GemmProblem, arguments: Sequence[Any], named: dict[st
     x, weight, bias, out_dtype, scale_a, scale_b, activation = (values[name] for name in names)
     if x is None or weight is None:
         raise InputError("give x [M, K] and weight [N, K]")
-    given = Given.of(get_op(problem.op), x, weight, bias, out_dtype, scale_a, scale_b, activation, own)
+    given = CallArguments.of(get_op(problem.op), x, weight, bias, out_dtype, scale_a, scale_b, activation, own)
     found = [each for each in (given.problem, *given.others) if each is not None]
     if not any(replace(each, own=()) == replace(problem, own=()) for each in found):
         what = found[0].name if found else "empty"

@@ -15,7 +15,7 @@ from typing import Any
 
 from genkern.errors import BugError, RunError
 from genkern.file_io import regular_bytes
-from genkern.runtime.process.genkern_command import OwnCommand
+from genkern.runtime.process.genkern_command import GenkernCommand
 
 _LOG = logging.getLogger("genkern")
 # Seconds between two looks at what the child has written. An interrupt does not wait for them.
@@ -98,7 +98,7 @@ def ran(
         return lines
 
     with _shown(sizes, progress) as show:
-        command = OwnCommand([*arguments, "--progress_file", str(told)], log, cwd=os.getcwd())
+        command = GenkernCommand([*arguments, "--progress_file", str(told)], log, cwd=os.getcwd())
         try:
             while (status := command.wait(_LOOKS_APART_S)) is None:
                 _say(look(), verbose)
@@ -116,7 +116,7 @@ def ran(
     return status
 
 
-def _end(command: OwnCommand) -> None:
+def _end(command: GenkernCommand) -> None:
     """End the command, also if the user interrupts again while it cleans up."""
     try:
         command.end()

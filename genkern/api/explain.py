@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from genkern.api.options import TuneOptions
 from genkern.api.request import FAULTS, Problem, request_of
 from genkern.cli.run import spaces_of
-from genkern.errors import InputError, machine_faults_told
+from genkern.errors import InputError, reporting_machine_faults
 from genkern.files.config_entry import parse_config
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
@@ -146,7 +146,7 @@ def _forecast(config: Config, time: PredictedTime) -> Forecast:
     return Forecast(config, time.us, time.interval_us)
 
 
-@machine_faults_told(*FAULTS)
+@reporting_machine_faults(*FAULTS)
 def explain(
     problem: Problem | None = None,
     *,

@@ -15,7 +15,7 @@ from genkern.api.pieces import Pieces, kind_suffix, rows_and_text
 from genkern.api.request import FAULTS, Problems, Request, request_of
 from genkern.api.result import TunedKernel, TuningResult
 from genkern.cli.run import facts_of
-from genkern.errors import BugError, InputError, RunError, machine_faults_told
+from genkern.errors import BugError, InputError, RunError, reporting_machine_faults
 from genkern.file_io import is_stream
 from genkern.files.results import ResultsFile, require_same_run
 from genkern.journal.run_files import RunFiles
@@ -34,7 +34,7 @@ class TuningInterrupted(KeyboardInterrupt):
         self.result = result
 
 
-@machine_faults_told(*FAULTS)
+@reporting_machine_faults(*FAULTS)
 def tune(
     problems: Problems | None = None,
     *,

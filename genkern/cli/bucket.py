@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from genkern.cli.candidate_times import read_times
-from genkern.cli.exporting import Said, sizes_of, write_files
+from genkern.cli.exporting import ExportOptions, sizes_of, write_files
 from genkern.cli.setting import Setting
 from genkern.errors import InputError, OutputError
 from genkern.file_io import shown_path
@@ -58,7 +58,7 @@ def write_buckets(problems: Collection[GemmProblem], setting: Setting, console: 
     options, key = setting.options, setting.target.key
     peer, wanted = PEERS[_KINDS[options.bucket_keys]], frozenset(problems)
     rows = [row for row in read_results(setting.results_path) if row.problem in wanted and row.is_of(key)]
-    said = Said(key.arch, predicted=not setting.target.measured)
+    said = ExportOptions(key.arch, predicted=not setting.target.measured)
     sizes = sizes_of(rows, peer, read_times([options.profile_file], said.predicted), said, console)
     write_files(peer, sizes, options.bucket, True, console)
     for row in csv.DictReader(Path(options.bucket, LOSSES).read_text(encoding="utf-8").splitlines()):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from genkern.errors import OutputError, ResultsError
-from genkern.file_io import regular, require_writable, shown_path, write_whole
+from genkern.file_io import open_regular, require_writable, shown_path, write_whole
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome
 from genkern.ops.fields import problem_cells
@@ -79,7 +79,7 @@ class CandidatesFile:
             raise
 
     def _rows(self, target: str) -> Generator[list[str], None, None]:
-        with open(target, encoding="utf-8", newline="", opener=regular) as file:
+        with open(target, encoding="utf-8", newline="", opener=open_regular) as file:
             rows = csv.reader(file)
             try:
                 if next(rows, None) != list(COLUMNS):

@@ -18,7 +18,7 @@ from genkern.errors import InputError, OutputError, ResultsError
 from genkern.file_io import require_absent, require_writable, shown_path, write_whole
 from genkern.files import aiter_fmoe
 from genkern.files.exchange import aiter_triton, aiter_triton_flat, aiter_triton_named, flashinfer_trace, tunableop
-from genkern.files.exchange.peers import NEAREST, PEERS, unreached
+from genkern.files.exchange.peers import NEAREST, PEERS, coverage_gap
 from genkern.files.file_kind import read_results
 from genkern.files.peer_config import PeerFile
 from genkern.files.timed_size import TimedSize
@@ -81,7 +81,7 @@ def export_parser() -> Parser:
 
 
 @dataclass(frozen=True)
-class Said:
+class ExportOptions:
     """Options of an export.
 
     arch, device: architecture and device of rows that have none
@@ -99,7 +99,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
     """Write the files, and print what was left out. Raises InputError, ResultsError or OutputError."""
     peer = PEERS[options.to]
     rows = [row for path in options.results for row in read_results(path)]
-    said = Said(options.arch, options.device or "", options.predicted, options.partial)
+    said = ExportOptions(options.arch, options.device or "", options.predicted, options.partial)
     sizes = sizes_of(rows, peer, read_times(options.candidates, options.predicted), said, console)
     write_files(peer, sizes, options.output, options.overwrite, console)
     return 0
@@ -109,7 +109,7 @@ def sizes_of(
     rows: Iterable[Result],
     peer: PeerFile,
     times: Mapping[GemmProblem, Mapping[Config, float]],
-    said: Said,
+    said: ExportOptions,
     console: Console,
 ) -> list[TimedSize]:
     """Return the rows that files of this kind can express, each with the configs that the other program can run.
@@ -144,7 +144,7 @@ def _once(sizes: Sequence[TimedSize], left_out: Counter[str]) -> list[TimedSize]
 
 
 def _reached(
-    rows: Sequence[Result], sizes: Sequence[TimedSize], peer: str, said: Said, left_out: Counter[str]
+    rows: Sequence[Result], sizes: Sequence[TimedSize], peer: str, said: ExportOptions, left_out: Counter[str]
 ) -> list[TimedSize]:
     """Return the sizes in files that serve every M that their reader may need.
 
@@ -165,7 +165,7 @@ def _reached(
         written = {_whatever_c(size.problem) for size in of_file}
         missing = {problem.M for problem in tuned.get(name, written) - written}
         every = {problem.M for problem in written}
-        if reason := unreached(every | missing, every - missing or every):
+        if reason := coverage_gap(every | missing, every - missing or every):
             left_out[f"{name}: {reason} (--partial writes it all the same)"] += len(of_file)
         else:
             found += of_file
@@ -259,7 +259,7 @@ def _sized(
     row: Result,
     peer: PeerFile,
     times: Mapping[GemmProblem, Mapping[Config, float]],
-    said: Said,
+    said: ExportOptions,
     left_out: Counter[str],
 ) -> TimedSize | None:
     """Return the row with the configs that the other program can run; None if it is left out.

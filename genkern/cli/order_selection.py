@@ -33,7 +33,7 @@ from genkern.space.space import Space
 from genkern.timing.libraries import VENDOR
 from genkern.tuning.invariant.group import LIBRARY, MOST, Chosen, Group, choice, contenders, groups_of
 from genkern.tuning.invariant.reference import slower
-from genkern.tuning.invariant.sum_order_constraint import Orders
+from genkern.tuning.invariant.sum_order_constraint import SumOrderConstraint
 from genkern.tuning.tune import Report
 
 
@@ -73,7 +73,7 @@ class Groups:
 
 
 @dataclass
-class _Sought:
+class _OpenGroup:
     """A group whose order is not chosen yet.
 
     group: its problems
@@ -90,7 +90,7 @@ class _Sought:
     chosen: Chosen | None = None
 
 
-class Choosing:
+class OrderSelection:
     """The further passes of a --batch_invariant run, on groups of sizes that each have a winner in some order."""
 
     def __init__(
@@ -104,9 +104,9 @@ class Choosing:
         self._weights: Mapping[int, float] = setting.options.m_weights or {}
         self._kind: str = setting.options.sums
         self._rows = {row.problem: row for row in results.rows if row.config is not None}
-        self._sought: list[_Sought] = []
+        self._sought: list[_OpenGroup] = []
         self._asked: dict[GemmProblem, str] = {}
-        self._under_way: dict[GemmProblem, _Sought] = {}
+        self._in_flight: dict[GemmProblem, _OpenGroup] = {}
         self._goes_on = self.is_unfinished(files)
         self.bugs = self.failed = 0
 
@@ -141,7 +141,7 @@ class Choosing:
     def finished(self, report: Report) -> None:
         """Record the report on one size of a pass."""
         problem = report.problem
-        sought, order = self._under_way[problem], self._asked[problem]
+        sought, order = self._in_flight[problem], self._asked[problem]
         if report.bug is not None:
             self.bugs += 1
             log = BugLog(RunFiles(self._results.path).bug_log, self._setting.versions, self._setting.options.command)
@@ -156,8 +156,8 @@ class Choosing:
         # The library's order is that of its call for the largest M, whose kernels it also uses for other large M.
         if problem == sought.group[-1] and not sought.library:
             sought.library = report.sums.get(VENDOR, "")
-        del self._under_way[problem]
-        if not any(other is sought for other in self._under_way.values()):
+        del self._in_flight[problem]
+        if not any(other is sought for other in self._in_flight.values()):
             self._tried(sought)
 
     def lost(self, device_index: int, error: ProfilerError, left: int) -> None:
@@ -167,7 +167,7 @@ class Choosing:
     def flush(self) -> None:
         """Do nothing: groups are written when they are chosen."""
 
-    def _begun(self, group: Group, facts: Mapping[GemmProblem, ProblemFacts]) -> _Sought:
+    def _begun(self, group: Group, facts: Mapping[GemmProblem, ProblemFacts]) -> _OpenGroup:
         known = {problem: self._known(problem, facts.get(problem)) for problem in group}
         last = facts.get(group[-1])
         library = last.sums.get(VENDOR, "") if last is not None else ""
@@ -177,7 +177,7 @@ class Choosing:
         if not orders:
             self._console.print(f"{_name(group)}: no order for all M: no measured kernel has one")
             self.failed += 1
-        return _Sought(group, orders, library)
+        return _OpenGroup(group, orders, library)
 
     def _slower(self, problem: GemmProblem, order: str) -> float:
         best = self._rows[problem].config
@@ -204,13 +204,13 @@ class Choosing:
             return read_journal(self._files.finished_journal).facts
         return {}
 
-    def _pass(self, number: int, under_way: Sequence[_Sought], facts: Mapping[GemmProblem, ProblemFacts]) -> None:
+    def _pass(self, number: int, under_way: Sequence[_OpenGroup], facts: Mapping[GemmProblem, ProblemFacts]) -> None:
         """Tune the groups, each in the next of its orders."""
         asked = {problem: sought.orders[0] for sought in under_way for problem in sought.group}
         for sought in under_way:
             order = sought.orders.pop(0)
             sought.found[order] = {}
-            self._under_way |= dict.fromkeys(sought.group, sought)
+            self._in_flight |= dict.fromkeys(sought.group, sought)
         self._asked = asked
         configs = {problem: config for problem in asked if (config := self._rows[problem].config) is not None}
         decided = {p for p, config in configs.items() if sums_of(p, config, self._arch) == asked[p]}
@@ -219,7 +219,7 @@ class Choosing:
             for problem, order in asked.items()
             if problem not in decided and (best := self._best(problem, order, facts.get(problem))) is not None
         }
-        orders = Orders(asked, frozenset(decided), found)
+        orders = SumOrderConstraint(asked, frozenset(decided), found)
         said = {
             "order_pass": number,
             "sums": self._kind,
@@ -249,7 +249,7 @@ class Choosing:
             if facts.winner is not None and sums_of(problem, facts.winner.known_config, self._arch) != order:
                 facts.winner, facts.finals, facts.confirmed = None, [], []
 
-    def _tried(self, sought: _Sought) -> None:
+    def _tried(self, sought: _OpenGroup) -> None:
         """Choose the order of a group if no order is left to try.
 
         With --sums library none is left once the library's order was tried.

@@ -16,12 +16,12 @@ from typing import Any
 
 from rich.console import Console
 
-from genkern.arguments import of_shard
+from genkern.arguments import shard_of
 from genkern.cli.bucket import bucketed, write_buckets
 from genkern.cli.candidates_file import CandidatesFile
 from genkern.cli.expert_table import table_of, write_table
 from genkern.cli.options import ABOUT_MEASURING, ABOUT_SEARCHING
-from genkern.cli.order_selection import Choosing, Groups
+from genkern.cli.order_selection import Groups, OrderSelection
 from genkern.cli.other_tuners import unread_variables
 from genkern.cli.recorder import Recorder
 from genkern.cli.setting import Setting, make_setting
@@ -38,13 +38,13 @@ from genkern.gemm.problem import GemmProblem
 from genkern.journal.bug_log import BugLog
 from genkern.journal.facts import read_ends
 from genkern.journal.file_lock import sole_run
-from genkern.journal.header import generator, made_otherwise
+from genkern.journal.header import generator, origin_differences
 from genkern.journal.run_files import RunFiles
 from genkern.journal.run_folder import run_folder
 from genkern.kernels.catalogue import is_deterministic
 from genkern.ops.op import check_problem, refusal
-from genkern.profiling.early_process import Early
-from genkern.safe_stdio import reader_left
+from genkern.profiling.early_process import EarlyProcess
+from genkern.safe_stdio import has_no_reader
 from genkern.screen import Screen, put
 from genkern.search.strategies import ZERO
 from genkern.space.explanation import parameters_table
@@ -57,7 +57,7 @@ from genkern.tuning.progress import ProgressFile
 Spaces = Mapping[str, Space]
 
 
-def run(options: argparse.Namespace, console: Console, early: Early | None = None) -> int:
+def run(options: argparse.Namespace, console: Console, early: EarlyProcess | None = None) -> int:
     """Do what the options ask and return the exit status. Raises GenkernError for what a user can put right.
 
     `early` is a measured process that started with the command; it measures on the first device.
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace, console: Console, early: Early | None = Non
         return show_pruning(problems, spaces, setting, console)
     if options.profile_file:
         CandidatesFile.require(options.profile_file)
-    with own_files(setting.results_path) as files:
+    with locked_run_files(setting.results_path) as files:
         status = tune(problems, spaces, setting, files, console)
     if table is not None and status != 3:
         write_table(table, problems, setting, console)
@@ -119,7 +119,7 @@ def next_step(setting: Setting, status: int) -> str:
 
 
 @contextlib.contextmanager
-def own_files(results_path: str) -> Iterator[RunFiles]:
+def locked_run_files(results_path: str) -> Iterator[RunFiles]:
     """Context manager: locks the results file for this run, and yields the run's files. Raises OutputError.
 
     If the results go to a stream, no file can lie beside them and the run cannot be resumed: the journal is in a
@@ -186,7 +186,7 @@ def read_problems(setting: Setting, console: Console) -> tuple[GemmProblem, ...]
     if options.all_bias:
         both = dict.fromkeys(replace(problem, bias=bias) for problem in problems for bias in (False, True))
         problems = tuple(problem for problem in both if not refusal(problem, arch))
-    problems = of_shard(problems, options.shard)
+    problems = shard_of(problems, options.shard)
     for note in notes:
         console.print(f"note: {note}")
     for problem in problems:
@@ -197,7 +197,7 @@ def read_problems(setting: Setting, console: Console) -> tuple[GemmProblem, ...]
 def show_pruning(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, console: Console) -> int:
     """Print what each rule drops for each size (--explain), until the reader of the output leaves."""
     for problem in problems:
-        if reader_left(sys.stdout):
+        if has_no_reader(sys.stdout):
             break
         space = spaces[problem.op]
         pruned = prune(space, problem, setting.target.gpu)
@@ -238,7 +238,7 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
         console.print(f"note: {counted(len(outdated))} of kernels that genkern now generates differently: tuned again")
         done -= outdated
     retire_journal(files, done)
-    if options.all and not (options.batch_invariant and Choosing.is_unfinished(files)):
+    if options.all and not (options.batch_invariant and OrderSelection.is_unfinished(files)):
         # A further pass that was stopped is resumed: sizes that have a row are done.
         done = set()
     remaining = [problem for problem in problems if problem not in done]
@@ -247,13 +247,13 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
         unchecked = ", --compare_wo_tuning checks them" if options.compare else ""
         console.print(f"note: {there} (--all tunes them again{unchecked})")
         header = setting.journal_header(spaces, "")
-        if otherwise := made_otherwise_text(files, results, set(problems).difference(remaining), header):
+        if otherwise := origin_differences_text(files, results, set(problems).difference(remaining), header):
             console.print(f"note: {otherwise} (--all tunes them again)")
     status = tune_each(remaining, results, spaces, setting, files, console) if remaining else 0
     if not groups.left:
         return status
     results = open_results(setting, facts, problems if options.all else ())
-    return max(status, Choosing(setting, spaces, files, results, console).choose(groups.left))
+    return max(status, OrderSelection(setting, spaces, files, results, console).choose(groups.left))
 
 
 def tune_each(
@@ -363,7 +363,7 @@ def counted(rows: int) -> str:
     return "1 row is" if rows == 1 else f"{rows} rows are"
 
 
-def made_otherwise_text(
+def origin_differences_text(
     files: RunFiles, results: ResultsFile, skipped: Collection[GemmProblem], header: Mapping[str, Any]
 ) -> str:
     """Return what the last run on this file did differently from one with `header`, for sizes that are not tuned again.
@@ -373,7 +373,7 @@ def made_otherwise_text(
     with contextlib.suppress(ResultsError, FileNotFoundError):
         last = read_ends(files.finished_journal)
         count = sum(winner.problem in skipped for winner in last.winners())
-        different = made_otherwise(last.header, header)
+        different = origin_differences(last.header, header)
         is_other = any(start.generator != generator() for start in last.starts)
         if is_other and (outdated := results.outdated(skipped)):
             different.append(f"{counted(len(outdated))} of kernels that genkern now generates differently")

@@ -18,9 +18,9 @@ from pathlib import Path
 from rich.console import Console
 
 from genkern.cli.target import RunTarget, choose_target, make_profiler, versions
-from genkern.compile.build_environment import Workshop
+from genkern.compile.build_environment import BuildEnvironment
 from genkern.compile.cache import BinaryCache
-from genkern.compile.farm import Farm, spared
+from genkern.compile.farm import Farm, background_jobs
 from genkern.compile.kernels_file import KernelsFile, MadeFor
 from genkern.compile.remote.dask_pool import DaskPool
 from genkern.errors import InputError
@@ -31,15 +31,15 @@ from genkern.journal.header import generator
 from genkern.journal.run_folder import modules_folder, run_folder
 from genkern.kernels.cute.release import cute_installed
 from genkern.kernels.cute.source_file import sha256_of
-from genkern.kernels.cute.user_families import files as family_files
-from genkern.ops.command_line import said_fields
-from genkern.profiling.early_process import Early
-from genkern.search.command_line import asked_limit, asked_strategy
+from genkern.kernels.cute.user_families import family_files as family_files
+from genkern.ops.command_line import option_fields
+from genkern.profiling.early_process import EarlyProcess
+from genkern.search.command_line import limit_option, strategy_option
 from genkern.search.cost_model.constants import constants_for, shipped_constants
 from genkern.search.limit import Limit
 from genkern.search.strategies import ZERO, ChosenStrategy
 from genkern.space.space import Space
-from genkern.timing.device_lock import Turn
+from genkern.timing.device_lock import DeviceLock
 from genkern.timing.libraries import AITER, CUTE, ONE_BY_ONE, OURS, parse_libraries
 from genkern.timing.profiler import Profiler
 from genkern.timing.session import TOLERANCE, Budget
@@ -66,7 +66,7 @@ class Setting:
     strategy: ChosenStrategy
     limit: Limit
     kernels: KernelsFile | None = None
-    early: Early | None = None
+    early: EarlyProcess | None = None
 
     @property
     def results_path(self) -> str:
@@ -98,8 +98,8 @@ class Setting:
         return self.target.gpu_ids or (0,)
 
     @contextlib.contextmanager
-    def workshop(self, console: Console, lanes: int = 1) -> Iterator[Workshop]:
-        """Context with the workshop of this run, and a folder for its modules and logs. Raises OutputError.
+    def build_environment(self, console: Console, lanes: int = 1) -> Iterator[BuildEnvironment]:
+        """Context with the build environment of this run, and a folder for its modules and logs. Raises OutputError.
 
         With several `lanes` (sizes under way per GPU), the GPU measures most of the time. Fewer workers then compile,
         so that the measuring processes have cores, unless --jobs is given.
@@ -117,14 +117,14 @@ class Setting:
             made_for = MadeFor.here(self.target.triton, self.versions["triton"])
             farm = Farm(
                 *(cache, self.target.triton, self.versions["triton"]),
-                jobs=options.jobs if lanes == 1 or asked else spared(options.jobs),
+                jobs=options.jobs if lanes == 1 or asked else background_jobs(options.jobs),
                 timeout_s=options.timeout,
                 temporary_dir=str(temporary),
                 may_compile=options.may_compile,
                 pool=DaskPool(options.cluster, cache, made_for, console.print) if options.cluster else None,
             )
             stack.callback(farm.close)
-            yield Workshop(
+            yield BuildEnvironment(
                 farm,
                 self.target.gpu,
                 self.target.arch,
@@ -135,14 +135,16 @@ class Setting:
                 kept_dir=str(folder / "modules"),
             )
 
-    def profiler(self, index: int, workshop: Workshop, turn: Turn | None = None) -> Profiler:
+    def profiler(
+        self, index: int, build_environment: BuildEnvironment, device_lock: DeviceLock | None = None
+    ) -> Profiler:
         """Return the profiler of GPU number `index`, whose lock is `turn`. Raises ProfilerError if its program is
         missing."""
-        where = str(workshop.farm.cache.folder), workshop.module_dir
-        is_first = index == self.device_indices[0] and (turn is None or turn.number == 0)
+        where = str(build_environment.farm.cache.folder), build_environment.module_dir
+        is_first = index == self.device_indices[0] and (device_lock is None or device_lock.number == 0)
         early = self.early if is_first else None
         rehearses = self.checks != "none"
-        return make_profiler(self.target, self.options.profiler, index, *where, turn, early, rehearses=rehearses)
+        return make_profiler(self.target, self.options.profiler, index, *where, device_lock, early, rehearses=rehearses)
 
     @property
     def _calibration(self) -> str:
@@ -200,14 +202,14 @@ def _digest(space: Space) -> str:
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
-def make_setting(options: argparse.Namespace, early: Early | None = None) -> Setting:
+def make_setting(options: argparse.Namespace, early: EarlyProcess | None = None) -> Setting:
     """Return the setting that the options mean on this machine. Raises InputError or ProfilerError."""
     target = choose_target(options, _devices())
     if early is not None and not target.measured:
         early.close()
     found = versions() | ({"driver": target.driver} if target.driver else {})
-    defaults, strategy = make_defaults(options, target.arch), asked_strategy(options, _usual_strategy(options, target))
-    budget, limit = make_budget(options, target, strategy), asked_limit(options, strategy)
+    defaults, strategy = make_defaults(options, target.arch), strategy_option(options, _usual_strategy(options, target))
+    budget, limit = make_budget(options, target, strategy), limit_option(options, strategy)
     path = options.kernels or os.environ.get("GENKERN_KERNELS")
     kernels = KernelsFile(path) if path else None
     return Setting(options, target, defaults, budget, found, strategy, limit, kernels, early)
@@ -243,7 +245,9 @@ def make_defaults(options: argparse.Namespace, arch: str) -> GemmDefaults:
     other."""
     types = options.dtype_a, options.dtype_b, options.dtype_c
     layout = not options.col_a, options.row_b
-    defaults = GemmDefaults(options.op, *types, *layout, options.bias_vector, options.activation, said_fields(options))
+    defaults = GemmDefaults(
+        options.op, *types, *layout, options.bias_vector, options.activation, option_fields(options)
+    )
     try:
         check_defaults(defaults, arch)
     except InputError as error:

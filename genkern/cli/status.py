@@ -242,10 +242,10 @@ def _put_run(run: RunFiles, console: Console) -> bool:
         _put_results(run.results, console, "")
         return False
     _put_status(status, console)
-    return is_left(status)
+    return is_abandoned(status)
 
 
-def is_left(status: RunStatus) -> bool:
+def is_abandoned(status: RunStatus) -> bool:
     """Return True if a run is not going on and has sizes without a result: it was stopped, died, or found no winner."""
     if status.state not in (State.STOPPED, State.FINISHED):
         return False

@@ -28,13 +28,13 @@ from genkern.gemm.gpus import (
 from genkern.gemm.triton_release import installed, triton_version
 from genkern.installation import pip_install
 from genkern.kernels.kernel import Target
-from genkern.profiling.early_process import Early
+from genkern.profiling.early_process import EarlyProcess
 from genkern.profiling.predict_profiler import PredictProfiler
 from genkern.profiling.rocm.amd_smi import parse_drivers, parse_max_clocks
 from genkern.profiling.rocm.rocprof import RocprofProfiler, RocprofV3Profiler
 from genkern.profiling.supervised_profiler import SupervisedProfiler
 from genkern.result.device import DeviceKey
-from genkern.timing.device_lock import Turn
+from genkern.timing.device_lock import DeviceLock
 from genkern.timing.profiler import TIMERS, Profiler, usual_timer
 
 _VENDORS = {
@@ -102,7 +102,7 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
     that this machine cannot make.
     """
     devices = detect_devices() if detected is None else detected
-    named = asked_device(options.device, options.arch)
+    named = device_option(options.device, options.arch)
     asked = _asked_to_measure(options)
     if not (named or options.arch or devices):
         if asked and options.profiler != "predict":
@@ -150,7 +150,7 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
                 "be of one kind; give --gpu_ids of one of them"
             )
     found = partition_of(gpu_for_device(device.name, gpu.arch), device.compute_units)
-    described = tuple(chosen if gpu.vendor == "nvidia" else asked_of_amd_smi(chosen))
+    described = tuple(chosen if gpu.vendor == "nvidia" else with_amd_smi_facts(chosen))
     return RunTarget(gpu.arch, found, device.name, wanted, described)
 
 
@@ -172,15 +172,15 @@ def add_gpu(group: argparse._ArgumentGroup) -> None:
 def require_gpu(options: argparse.Namespace) -> None:
     """Set `options.gpu` to the GPU that --device or --arch names, and `options.arch` to its architecture.
 
-    Raises InputError if both options are missing, and as `asked_device`.
+    Raises InputError if both options are missing, and as `device_option`.
     """
     if options.arch is None and options.device is None:
         raise InputError("which GPU? Give --arch ARCH, or --device NAME")
-    options.gpu = asked_device(options.device, options.arch) or gpu_for_arch(options.arch)
+    options.gpu = device_option(options.device, options.arch) or gpu_for_arch(options.arch)
     options.arch = options.gpu.arch
 
 
-def asked_device(device: str | None, arch: str | None) -> Gpu | None:
+def device_option(device: str | None, arch: str | None) -> Gpu | None:
     """Return the GPU that --device names; None if it is not given. Raises InputError if it is unknown or not of
     --arch."""
     if device is None:
@@ -191,7 +191,7 @@ def asked_device(device: str | None, arch: str | None) -> Gpu | None:
     return gpu
 
 
-def asked_of_amd_smi(devices: Sequence[DetectedDevice]) -> list[DetectedDevice]:
+def with_amd_smi_facts(devices: Sequence[DetectedDevice]) -> list[DetectedDevice]:
     """Return the devices with driver and clocks from amd-smi; unchanged if amd-smi is missing."""
     found = []
     for device in devices:
@@ -227,8 +227,8 @@ def make_profiler(
     index: int,
     cache_dir: str,
     log_dir: str,
-    turn: Turn | None = None,
-    early: Early | None = None,
+    device_lock: DeviceLock | None = None,
+    early: EarlyProcess | None = None,
     *,
     rehearses: bool = False,
 ) -> Profiler:
@@ -240,7 +240,9 @@ def make_profiler(
         return PredictProfiler(target.gpu.name)
     if shares_device(target, choice):
         time_source = usual_timer(target.gpu.vendor) if choice == "auto" else choice
-        return SupervisedProfiler(time_source, index, cache_dir, log_dir, turn=turn, early=early, rehearses=rehearses)
+        return SupervisedProfiler(
+            time_source, index, cache_dir, log_dir, device_lock=device_lock, early=early, rehearses=rehearses
+        )
     if choice == "rocprof":
         return RocprofProfiler()
     return RocprofV3Profiler()

@@ -19,7 +19,7 @@ from rich.console import Console
 from genkern.cli.candidates_file import condensed
 from genkern.cli.setting import Setting
 from genkern.cli.target import make_device_checker
-from genkern.compile.build_environment import Workshop
+from genkern.compile.build_environment import BuildEnvironment
 from genkern.compile.farm import FarmCounts
 from genkern.errors import ProfilerError
 from genkern.file_io import shown_path
@@ -32,12 +32,12 @@ from genkern.journal.run_files import RunFiles
 from genkern.journal.run_folder import run_folder
 from genkern.profiling.device_rows import DeviceRows
 from genkern.space.space import Space
-from genkern.timing.device_lock import Turn
+from genkern.timing.device_lock import DeviceLock
 from genkern.timing.profiler import Profiler
 from genkern.tuning.checkers import Checker, DeviceChecker
-from genkern.tuning.devices import TunesProblems, tune_all
+from genkern.tuning.devices import ProblemTuner, tune_all
 from genkern.tuning.interpreter import interpreter_checker
-from genkern.tuning.invariant.sum_order_constraint import ANY_ORDER, Orders
+from genkern.tuning.invariant.sum_order_constraint import ANY_ORDER, SumOrderConstraint
 from genkern.tuning.processes.driver_process import Shared, driver_processes
 from genkern.tuning.progress import Progress, ProgressFile
 from genkern.tuning.tune import Provenance, Report, Tuner
@@ -52,7 +52,7 @@ from genkern.ops.op import get_op
 _LEAST_OF_PROCESS, _MOST_AT_ONCE = 4, 16
 
 
-class Keeps(Protocol):
+class ReportSink(Protocol):
     """Receives the reports of a pass."""
 
     def finished(self, report: Report) -> None:
@@ -82,13 +82,13 @@ class TuningPass:
     files: RunFiles
     console: Console
     incumbents: Mapping[GemmProblem, Config]
-    orders: Orders = ANY_ORDER
+    orders: SumOrderConstraint = ANY_ORDER
     header: Mapping[str, object] = field(default_factory=dict)
     progress_file: ProgressFile | None = None
     with_candidates: bool = False
     opened: Callable[[Journal], object] = lambda journal: None
 
-    def tune(self, problems: Sequence[GemmProblem], keeper: Keeps) -> FarmCounts:
+    def tune(self, problems: Sequence[GemmProblem], keeper: ReportSink) -> FarmCounts:
         """Tune all problems, then rename the journal to that of a finished run. Raises GenkernError.
 
         If the setting `predicts` (no GPU, and no option asks for kernels), winners are predicted: nothing is compiled,
@@ -102,10 +102,11 @@ class TuningPass:
             lanes = lanes_of(setting, problems)
             # The first lane of every GPU comes before second lanes.
             places = [(index, lane) for lane in range(lanes) for index in setting.device_indices][: len(problems)]
-            workshop = stack.enter_context(setting.workshop(self.console, lanes))
-            turns = [turn_of(workshop, index, lane) if lanes > 1 else None for index, lane in places]
+            build_environment = stack.enter_context(setting.build_environment(self.console, lanes))
+            turns = [device_lock_of(build_environment, index, lane) if lanes > 1 else None for index, lane in places]
             profilers = [
-                setting.profiler(index, workshop, turn) for (index, _), turn in zip(places, turns, strict=True)
+                setting.profiler(index, build_environment, device_lock)
+                for (index, _), device_lock in zip(places, turns, strict=True)
             ]
             closings = [stack.enter_context(contextlib.ExitStack()) for _ in profilers]
             for profiler, closing in zip(profilers, closings, strict=True):
@@ -114,18 +115,18 @@ class TuningPass:
                 # The process takes longer to start than the first compile. If there are several, each driver process
                 # starts its own.
                 profilers[0].start()
-            checkers = make_checkers(places, profilers, workshop, setting, closings)
+            checkers = make_checkers(places, profilers, build_environment, setting, closings)
             header = setting.journal_header(self.spaces, profilers[0].time_source)
             journal = open_journal(self.files, {**header, **self.header}, options.all, self.console)
             stack.callback(journal.close)
             self.opened(journal)
-            journal.started(this_start(options.command, problems))
+            journal.started(start_record(options.command, problems))
             progress = Progress(self.console, self.progress_file)
             versions = tuple(sorted(setting.versions.items()))
             provenance = Provenance(target.arch, target.device_name, versions, options.shared_gpu and target.measured)
             own = [
                 Tuner(
-                    *(self.spaces.__getitem__, workshop, profiler, checker, journal, progress),
+                    *(self.spaces.__getitem__, build_environment, profiler, checker, journal, progress),
                     *(provenance, setting.budget),
                     strategy=setting.strategy,
                     limit=setting.limit,
@@ -136,16 +137,16 @@ class TuningPass:
                 )
                 for (index, _), profiler, checker in zip(places, profilers, checkers, strict=True)
             ]
-            tuners: Sequence[TunesProblems] = own
+            tuners: Sequence[ProblemTuner] = own
             if len(own) > 1:
-                shared = Shared(workshop.farm, journal, progress)
+                shared = Shared(build_environment.farm, journal, progress)
                 slim = functools.partial(condensed, with_candidates=self.with_candidates)
                 tuners = stack.enter_context(driver_processes(own, closings, shared, slim))
             else:
-                stack.callback(ended_together, closings[0].close, workshop.farm.close)
+                stack.callback(close_concurrently, closings[0].close, build_environment.farm.close)
                 stack.callback(own[0].close)
             # Connecting may start threads, after which nothing may fork.
-            workshop.farm.connect()
+            build_environment.farm.connect()
             stack.enter_context(progress)
             try:
                 tune_all(tuners, problems, keeper.finished, keeper.lost)
@@ -154,10 +155,10 @@ class TuningPass:
         # Only an unfinished run is resumed.
         os.replace(journal.path, self.files.finished_journal)
         if options.keep:
-            self.console.print(f"modules: {workshop.kept_dir}")
-        return workshop.farm.counts
+            self.console.print(f"modules: {build_environment.kept_dir}")
+        return build_environment.farm.counts
 
-    def _predict(self, problems: Sequence[GemmProblem], keeper: Keeps) -> None:
+    def _predict(self, problems: Sequence[GemmProblem], keeper: ReportSink) -> None:
         """Predict the winners of all problems, several at a time.
 
         There is no journal: a run that was stopped continues with the sizes that are missing in its results.
@@ -200,7 +201,7 @@ def _reports(predictor: Predictor, problems: Sequence[GemmProblem], processes: i
     # joblib takes as long to import as genkern.
     from genkern.compile import pool
 
-    for reports in pool.each(functools.partial(_reports_of, predictor), parts, processes):
+    for reports in pool.map_in_order(functools.partial(_reports_of, predictor), parts, processes):
         yield from reports
 
 
@@ -208,7 +209,7 @@ def _reports_of(predictor: Predictor, problems: Sequence[GemmProblem]) -> list[R
     return [condensed(predictor.report(each), with_candidates=predictor.with_candidates) for each in problems]
 
 
-def ended_together(*closes: Callable[[], object]) -> None:
+def close_concurrently(*closes: Callable[[], object]) -> None:
     """Call these functions at the same time, since each waits for processes to end; releasing a GPU takes 0.1 s.
 
     Raises the exception of the first function that fails.
@@ -219,15 +220,17 @@ def ended_together(*closes: Callable[[], object]) -> None:
         one.result()
 
 
-def turn_of(workshop: Workshop, device_index: int, number: int) -> Turn:
+def device_lock_of(build_environment: BuildEnvironment, device_index: int, number: int) -> DeviceLock:
     """Return the lock of device `device_index` for its process (lane) `number`. All lanes share the lock file."""
-    return Turn(str(Path(workshop.farm.temporary_dir or workshop.module_dir) / f"gpu_{device_index}"), number)
+    return DeviceLock(
+        str(Path(build_environment.farm.temporary_dir or build_environment.module_dir) / f"gpu_{device_index}"), number
+    )
 
 
 def make_checkers(
     places: Sequence[tuple[int, int]],
     profilers: Sequence[Profiler],
-    workshop: Workshop,
+    build_environment: BuildEnvironment,
     setting: Setting,
     closings: Sequence[contextlib.ExitStack],
 ) -> list[Checker | None]:
@@ -240,18 +243,20 @@ def make_checkers(
     if setting.checks == "none":
         return [None] * len(profilers)
     if not target.measured:
-        interpreter = interpreter_checker(options.errRatio, workshop.module_dir)
+        interpreter = interpreter_checker(options.errRatio, build_environment.module_dir)
         closings[0].callback(interpreter.close)
         return [interpreter] * len(profilers)
     checkers: list[Checker | None] = []
     for (index, _), profiler, closing in zip(places, profilers, closings, strict=True):
-        device = make_device_checker(target, profiler, index, str(workshop.farm.cache.folder), workshop.module_dir)
+        device = make_device_checker(
+            target, profiler, index, str(build_environment.farm.cache.folder), build_environment.module_dir
+        )
         closing.callback(device.close)
         checkers.append(DeviceChecker(device.check, device.check_call, options.errRatio, DeviceRows(device)))
     return checkers
 
 
-def this_start(command: str, problems: Sequence[GemmProblem]) -> Start:
+def start_record(command: str, problems: Sequence[GemmProblem]) -> Start:
     """Return the record of this process for the journal."""
     where = os.getcwd(), socket.gethostname(), os.getpid()
     return Start(tuple(problems), command, *where, round(time.time(), 3), generator())

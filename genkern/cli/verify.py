@@ -14,8 +14,8 @@ from genkern.cli.pace import Pace
 from genkern.cli.report import format_text, versus_text
 from genkern.cli.setting import Setting
 from genkern.cli.target import RunTarget, make_device_checker
-from genkern.compile.build_environment import Workshop
-from genkern.errors import BugError, ResultsError, bugs_told
+from genkern.compile.build_environment import BuildEnvironment
+from genkern.errors import BugError, ResultsError, reporting_bugs
 from genkern.file_io import is_stream, require_start_or_none, require_writable, shown_path, write_whole
 from genkern.files.file_kind import read_results
 from genkern.files.gemm_entry import GemmDefaults
@@ -66,7 +66,10 @@ def verify(setting: Setting, console: Console) -> int:
     path, results = _fitting(setting, console)
     bug_log = _bug_log(setting)
     wrong, unchecked, bugs = [], [], 0
-    with setting.workshop(console) as workshop, contextlib.closing(_checks(results, setting, workshop)) as checks:
+    with (
+        setting.build_environment(console) as build_environment,
+        contextlib.closing(_checks(results, setting, build_environment)) as checks,
+    ):
         for result, check in checks:
             if isinstance(check, BugError):
                 console.print(bug_log.append(result_text(result), check))
@@ -140,16 +143,16 @@ def benchmark(setting: Setting, console: Console) -> int:
 
     index = setting.device_indices[0]
     with (
-        setting.workshop(console) as workshop,
-        contextlib.closing(setting.profiler(index, workshop)) as profiler,
+        setting.build_environment(console) as build_environment,
+        contextlib.closing(setting.profiler(index, build_environment)) as profiler,
         contextlib.ExitStack() as at_end,
     ):
         # Keeps the times if a later size fails.
         at_end.callback(lambda: write() if rows else None)
         for result in results:
             try:
-                with bugs_told():
-                    row = _time(result, workshop, profiler, index)
+                with reporting_bugs():
+                    row = _time(result, build_environment, profiler, index)
             except BugError as bug:
                 console.print(bug_log.append(result_text(result), bug))
                 bugs += 1
@@ -160,7 +163,7 @@ def benchmark(setting: Setting, console: Console) -> int:
                 write()
     console.print(f"{len(rows)} time{'' if len(rows) == 1 else 's'} in {output}")
     if options.keep:
-        console.print(f"modules: {workshop.kept_dir}")
+        console.print(f"modules: {build_environment.kept_dir}")
     return 3 if bugs else 1 if any(row["us"] is None for row in rows) else 0
 
 
@@ -234,16 +237,18 @@ Checked = tuple[Result, Check | BugError]
 
 def _tried(check: Callable[[], Check]) -> Check | BugError:
     try:
-        with bugs_told():
+        with reporting_bugs():
             return check()
     except BugError as bug:
         return bug
 
 
-def _checks(results: Sequence[Result], setting: Setting, workshop: Workshop) -> Generator[Checked, None, None]:
+def _checks(
+    results: Sequence[Result], setting: Setting, build_environment: BuildEnvironment
+) -> Generator[Checked, None, None]:
     legal_results = []
     for result in results:
-        if why := legal(result.problem, result.known_config, workshop.gpu):
+        if why := legal(result.problem, result.known_config, build_environment.gpu):
             yield (
                 result,
                 Check(result.known_config.name, False, 1.0, float("inf"), result.problem.size, "legality", why),
@@ -251,16 +256,18 @@ def _checks(results: Sequence[Result], setting: Setting, workshop: Workshop) -> 
         else:
             legal_results.append(result)
     checks = _device_checks if setting.target.measured else _interpreter_checks
-    yield from checks(legal_results, setting, workshop)
+    yield from checks(legal_results, setting, build_environment)
 
 
 def _interpreter_checks(
-    results: Sequence[Result], setting: Setting, workshop: Workshop
+    results: Sequence[Result], setting: Setting, build_environment: BuildEnvironment
 ) -> Generator[Checked, None, None]:
-    checker = interpreter_checker(setting.options.errRatio, workshop.module_dir)
+    checker = interpreter_checker(setting.options.errRatio, build_environment.module_dir)
 
     def interpret(result: Result) -> Check | BugError:
-        session = Session("", result.problem, workshop.arch, 0, workshop.module_dir, workshop.budget)
+        session = Session(
+            "", result.problem, build_environment.arch, 0, build_environment.module_dir, build_environment.budget
+        )
         return _tried(partial(checker.check, session, Candidate(result.known_config, ())))
 
     pool = ThreadPoolExecutor(setting.options.jobs)
@@ -271,53 +278,55 @@ def _interpreter_checks(
         pool.shutdown(cancel_futures=True)
 
 
-def _device_checks(results: Sequence[Result], setting: Setting, workshop: Workshop) -> Generator[Checked, None, None]:
+def _device_checks(
+    results: Sequence[Result], setting: Setting, build_environment: BuildEnvironment
+) -> Generator[Checked, None, None]:
     index = setting.device_indices[0]
-    cache_dir, log_dir = str(workshop.farm.cache.folder), workshop.module_dir
+    cache_dir, log_dir = str(build_environment.farm.cache.folder), build_environment.module_dir
     with contextlib.ExitStack() as stack:
-        profiler = stack.enter_context(contextlib.closing(setting.profiler(index, workshop)))
+        profiler = stack.enter_context(contextlib.closing(setting.profiler(index, build_environment)))
         device = make_device_checker(setting.target, profiler, index, cache_dir, log_dir)
         stack.callback(device.close)
         checker = DeviceChecker(device.check, device.check_call, setting.options.errRatio, DeviceRows(device))
         for result in results:
-            yield result, _tried(partial(_device_check, result, workshop, checker, index))
+            yield result, _tried(partial(_device_check, result, build_environment, checker, index))
 
 
-def _device_check(result: Result, workshop: Workshop, checker: DeviceChecker, index: int) -> Check:
-    reference = reference_of(result.problem, result.order, workshop.gpu) if result.order else None
+def _device_check(result: Result, build_environment: BuildEnvironment, checker: DeviceChecker, index: int) -> Check:
+    reference = reference_of(result.problem, result.order, build_environment.gpu) if result.order else None
     configs = list(dict.fromkeys([result.known_config, *([reference] if reference is not None else [])]))
-    with workshop.open(result.problem, configs, index, [config.name for config in configs]) as bench:
-        job, candidates = bench.job, {made.name: made for made in bench.candidates(configs)}
+    with build_environment.open(result.problem, configs, index, [config.name for config in configs]) as builder:
+        build, candidates = builder.build, {made.name: made for made in builder.candidates(configs)}
         if (candidate := candidates.get(result.known_config.name)) is not None:
-            check = checker.check(job.session, candidate)
+            check = checker.check(build.session, candidate)
             if not (check.passed and result.order):
                 return check
-            if (now := sums_of(result.problem, result.known_config, workshop.arch)) != result.order:
+            if (now := sums_of(result.problem, result.known_config, build_environment.arch)) != result.order:
                 return replace(check, passed=False, message=f"adds up K as {now or 'unknown'}, not {result.order}")
             beside = candidates.get(reference.name) if reference not in (None, result.known_config) else None
             assert checker.rows is not None
-            rows = checker.rows.check(job.session, candidate.name, candidate, beside)
+            rows = checker.rows.check(build.session, candidate.name, candidate, beside)
             return check if rows.passed else rows
-        why = "; ".join(unfit.message for unfit in job.unfit.values())
+        why = "; ".join(unfit.message for unfit in build.unfit.values())
         return Check(result.known_config.name, False, 1.0, float("inf"), result.problem.size, "gpu", why)
 
 
-def _time(result: Result, workshop: Workshop, profiler: Profiler, index: int) -> dict[str, object]:
+def _time(result: Result, build_environment: BuildEnvironment, profiler: Profiler, index: int) -> dict[str, object]:
     problem = result.problem
     final = vendor = torch = None
-    if not (message := legal(problem, result.known_config, workshop.gpu)):
-        with workshop.open(problem, [result.known_config], index) as bench:
-            job, candidates = bench.job, list(bench.candidates([result.known_config]))
-            finals = {m.config: m for m in profiler.retime(job.session, candidates)} if candidates else {}
+    if not (message := legal(problem, result.known_config, build_environment.gpu)):
+        with build_environment.open(problem, [result.known_config], index) as builder:
+            build, candidates = builder.build, list(builder.candidates([result.known_config]))
+            finals = {m.config: m for m in profiler.retime(build.session, candidates)} if candidates else {}
             final, torch = finals.get(result.known_config.name), finals.get(VENDOR)
-            vendor = next(iter(library_calls(finals.values(), workshop.budget)), None)
+            vendor = next(iter(library_calls(finals.values(), build_environment.budget)), None)
             if final is not None and final.outcome is Outcome.MEASURED:
                 # The finals chose the library's call by its time, which is therefore biased downwards: it is measured
                 # again.
                 calls = dict.fromkeys(m.config for m in (vendor, torch) if m and m.outcome is Outcome.MEASURED)
-                again = {m.config: m for m in profiler.confirm(job.session, candidates, list(calls))}
+                again = {m.config: m for m in profiler.confirm(build.session, candidates, list(calls))}
                 final, vendor, torch = (again.get(m.config, m) if m else None for m in (final, vendor, torch))
-            message = final.message if final else "; ".join(unfit.message for unfit in job.unfit.values())
+            message = final.message if final else "; ".join(unfit.message for unfit in build.unfit.values())
     us = final.duration_us if final else None
     return {
         "trans": problem.layout,

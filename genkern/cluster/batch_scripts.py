@@ -23,9 +23,9 @@ from genkern.cluster.batch_values import (
     absolute,
     account,
     duration,
-    given_names,
     gpus,
     gpus_each,
+    option_names,
     partitions,
     require_plain,
 )
@@ -33,7 +33,7 @@ from genkern.cluster.compiling import add_chosen, check_search, chosen_spaces
 from genkern.cluster.measuring import TAKEN
 from genkern.cluster.work_folder import MANIFEST
 from genkern.errors import InputError, OutputError
-from genkern.file_io import regular, require_absent, require_writable, shown_path, write_whole
+from genkern.file_io import open_regular, require_absent, require_writable, shown_path, write_whole
 
 # In the order in which they are written: the last one submits the others, which then exist and are complete.
 SCRIPTS = ("compile.sh", "measure.sh", "collect.sh", "workers.sh", "gpu_workers.sh", "submit.sh")
@@ -53,7 +53,7 @@ def parse_sbatch(argv: Sequence[str]) -> argparse.Namespace:
     require_gpu(options)
     check_search(options)
     # Options that `genkern measure` would refuse are refused here.
-    if taken := sorted(given_names(options.tuning) & TAKEN):
+    if taken := sorted(option_names(options.tuning) & TAKEN):
         raise InputError(
             f"{taken[0]} cannot be passed on to the tasks: say what to measure with -i and --space of genkern sbatch"
         )
@@ -141,7 +141,7 @@ def values(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     cache = ["--cache_dir", os.path.abspath(options.cache_dir or folder / "cache")]
     # `genkern measure` uses one GPU by default.
     count = gpus_each(options.gpus)
-    which_gpus = ["--ngpus", str(count)] if count > 1 and not given_names(options.tuning) & WHICH_GPUS else []
+    which_gpus = ["--ngpus", str(count)] if count > 1 and not option_names(options.tuning) & WHICH_GPUS else []
     names = ("jobs", "gpu_jobs", "cpus", "gpus", "partition", "account", "time", "retries")
     return {
         **{name: getattr(options, name) for name in names},
@@ -171,7 +171,7 @@ def rendered(name: str, said: dict[str, object], own: str | None) -> str:
     templates.globals.update(said)
     try:
         if own:
-            open(Path(own, f"{name}.j2"), "rb", opener=regular).close()
+            open(Path(own, f"{name}.j2"), "rb", opener=open_regular).close()
         return templates.get_template(f"{name}.j2").render().lstrip("\n")
     except (jinja2.TemplateError, OSError, UnicodeDecodeError, TypeError) as error:
         where = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""

@@ -41,7 +41,7 @@ def gpus_each(spec: str) -> int:
     return int(spec.rpartition(":")[2])
 
 
-def given_names(tuning: Sequence[str]) -> frozenset[str]:
+def option_names(tuning: Sequence[str]) -> frozenset[str]:
     """Return the option names among these words, as written, and with underscores instead of dashes."""
     names = {argument.partition("=")[0] for argument in tuning}
     return frozenset(names | {name.replace("-", "_").replace("__", "--", 1) for name in names})

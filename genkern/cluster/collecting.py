@@ -26,7 +26,7 @@ from genkern.journal.facts import read_ends
 from genkern.journal.run_files import RunFiles
 from genkern.packing.rows import rank_of
 from genkern.result.result import Result
-from genkern.timing.trust_rank import Standing
+from genkern.timing.trust_rank import TrustRank
 
 # Sort key with the order of GemmProblem's own comparison, in a tenth of the time.
 _in_order = operator.attrgetter(*(field.name for field in fields(GemmProblem)))
@@ -47,7 +47,7 @@ class CollectedRow:
     problem: GemmProblem
     device: str | None
     key: Hashable
-    rank: tuple[Standing, float]
+    rank: tuple[TrustRank, float]
     text: str
     origin: str
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from genkern.arguments import SHARD_HELP, Parser, number, of_shard, read_shard
+from genkern.arguments import SHARD_HELP, Parser, number, read_shard, shard_of
 from genkern.cli.kernel_cache.kernels import add_compiling, compiled_entries, note_lost, sizes_for
 from genkern.cli.target import add_gpu, require_gpu
 from genkern.cluster.work_folder import WorkFolder
@@ -91,7 +91,7 @@ def run_compile(options: argparse.Namespace, console: Console) -> int:
     folder = WorkFolder(Path(options.output))
     require_absent(str(folder.manifest_path), options.overwrite)
     require_writable(str(folder.manifest_path))
-    problems = of_shard(sizes_for(options, console), options.shard)
+    problems = shard_of(sizes_for(options, console), options.shard)
     if not problems:
         raise InputError(f"--shard {options.shard}: there are fewer sizes than shards")
     libraries, spaces = chosen_spaces(options, problems)

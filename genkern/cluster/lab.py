@@ -20,9 +20,9 @@ from genkern.arguments import Parser
 from genkern.cli.options import parse
 from genkern.cli.setting import require_arch
 from genkern.cli.target import versions
-from genkern.cluster.batch_values import WHICH_GPUS, absolute, given_names
+from genkern.cluster.batch_values import WHICH_GPUS, absolute, option_names
 from genkern.cluster.collecting import CollectedRow, rows_in, rows_of, write_rows
-from genkern.cluster.lab_node import Done, Share, tuned_here
+from genkern.cluster.lab_node import LabResult, LabTask, tune_on_free_gpu
 from genkern.cluster.lab_sizes import LabSizes, Place
 from genkern.compile.farm import FarmCounts
 from genkern.compile.kernels_file import MadeFor
@@ -55,7 +55,7 @@ def parse_lab(argv: Sequence[str]) -> argparse.Namespace:
     """
     options, tuning = lab_parser().parse_known_args(argv)
     options.tuning = absolute(tuning)
-    if taken := sorted(given_names(options.tuning) & _TAKEN):
+    if taken := sorted(option_names(options.tuning) & _TAKEN):
         raise InputError(f"{taken[0]}: genkern lab sets this option itself, for each node")
     for arch in options.arch:
         # Options that the nodes would refuse are refused here.
@@ -169,7 +169,7 @@ class _Lab:
                     self.nodes.check()
                     gpus = self._gpus()
                     for number, place, problems in self.sizes.take(gpus):
-                        share = Share(place.arch, "".join(map(size_line, problems)), self._options(), topic, number)
+                        share = LabTask(place.arch, "".join(map(size_line, problems)), self._options(), topic, number)
                         self._ask(place, share)
                     if self._pending or {place.arch for place in gpus}.issuperset(self.sizes.waiting()):
                         with_gpus_s = time.monotonic()
@@ -182,12 +182,12 @@ class _Lab:
         finally:
             self._cancel(list(self._pending.values()))
 
-    def _ask(self, place: Place, share: Share) -> None:
+    def _ask(self, place: Place, share: LabTask) -> None:
         """Have a node tune a share; one GPU measures all candidates of a size."""
         number = share.number
         try:
             pending = self.nodes.client.submit(
-                *(tuned_here, share.text()), workers=[place.node], resources={GPU: 1}, pure=False
+                *(tune_on_free_gpu, share.text()), workers=[place.node], resources={GPU: 1}, pure=False
             )
         except Exception as error:
             self.nodes.tell_once("sizes are not taken", error)
@@ -236,14 +236,14 @@ class _Lab:
                 heard.append(self._heard.get_nowait())
         for number, what in heard:
             if isinstance(what, str):
-                self._take_rows(number, Done.read(what))
+                self._take_rows(number, LabResult.read(what))
             elif self._pending.pop(number, None) is not None:
                 self._ended(number, what)
 
     def _ended(self, number: int, pending: Any) -> None:
-        place, _ = self.sizes.under_way[number]
+        place, _ = self.sizes.in_flight[number]
         try:
-            done = Done.read(pending.result())
+            done = LabResult.read(pending.result())
         except GenkernError:
             raise
         except Exception as error:
@@ -264,11 +264,11 @@ class _Lab:
             self.nodes.leave_out(place.node, done.said)
         self.sizes.lost(number)
 
-    def _take_rows(self, number: int, done: Done) -> None:
+    def _take_rows(self, number: int, done: LabResult) -> None:
         """Write the rows of a share that are not written yet."""
-        if number not in self.sizes.under_way or not done.results:
+        if number not in self.sizes.in_flight or not done.results:
             return
-        place, problems = self.sizes.under_way[number]
+        place, problems = self.sizes.in_flight[number]
         rows = self.rows[place.arch]
         new = [row for row in rows_of(done.results, place.node, done.origin) if row.problem in problems]
         for row in new:
@@ -282,7 +282,7 @@ class _Lab:
         """Give the sizes of lost nodes to other nodes. Dask would wait for the lost nodes to return."""
         there = {node.address for node in self.nodes.there}
         for number, pending in list(self._pending.items()):
-            place, _ = self.sizes.under_way[number]
+            place, _ = self.sizes.in_flight[number]
             if place.node not in there:
                 del self._pending[number]
                 self._cancel([pending])

@@ -28,7 +28,7 @@ _ERROR_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
-class Share:
+class LabTask:
     """Sizes for one GPU.
 
     arch: its architecture
@@ -48,7 +48,7 @@ class Share:
         return json.dumps(asdict(self))
 
     @classmethod
-    def read(cls, text: str) -> Share:
+    def read(cls, text: str) -> LabTask:
         """Parse a share. Raises ValueError, TypeError or LookupError for invalid text."""
         said = json.loads(text)
         options = tuple(str(option) for option in said["options"])
@@ -56,7 +56,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Done:
+class LabResult:
     """How the tuning of a share ended.
 
     status: exit status of genkern
@@ -74,35 +74,35 @@ class Done:
         return json.dumps(asdict(self))
 
     @classmethod
-    def read(cls, text: str) -> Done:
-        """Parse the answer of `tuned_here`. Raises ValueError, TypeError or LookupError for invalid text."""
+    def read(cls, text: str) -> LabResult:
+        """Parse the answer of `tune_on_free_gpu`. Raises ValueError, TypeError or LookupError for invalid text."""
         said = json.loads(text)
         return cls(int(said["status"]), str(said["results"]), str(said["said"]), str(said["origin"]))
 
 
-def tuned_here(text: str) -> str:
+def tune_on_free_gpu(text: str) -> str:
     """Tune the share in `text` on a free GPU of this machine, and return how that ended, as the text of a `Done`."""
-    share = Share.read(text)
+    share = LabTask.read(text)
     tell, is_wanted = _of_dask(share)
     with _gpu(share.arch) as index, tempfile.TemporaryDirectory(prefix="genkern-lab-") as folder:
         if index is None:
-            return Done(2, "", f"no free {share.arch} GPU is here", "").text()
+            return LabResult(2, "", f"no free {share.arch} GPU is here", "").text()
         origin = f"GPU {index} of {socket.gethostname()!r}"
 
         def of_results(results: str) -> None:
-            tell(Done(0, results, "", origin).text())
+            tell(LabResult(0, results, "", origin).text())
 
         return _run(share, Path(folder), index, of_results, origin, is_wanted).text()
 
 
 def _run(
-    share: Share,
+    share: LabTask,
     folder: Path,
     index: int,
     tell: Callable[[str], object],
     origin: str,
     is_wanted: Callable[[], bool] = lambda: True,
-) -> Done:
+) -> LabResult:
     """Tune the share in a genkern process. If the share is no longer wanted, stop the process to free the GPU.
 
     tell: called with the text of the results file whenever it has changed
@@ -126,7 +126,7 @@ def _run(
     finally:
         _stop(process)
     last = _text_of(log).strip().rpartition("\n")[2][-_ERROR_CHARACTERS:]
-    return Done(process.returncode, _text_of(results), last, origin)
+    return LabResult(process.returncode, _text_of(results), last, origin)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -173,7 +173,7 @@ def _lock_of(device: DetectedDevice) -> Path:
     return Path(tempfile.gettempdir()) / f"genkern-{re.sub(r'[^A-Za-z0-9-]', '_', name)}.gpu"
 
 
-def _of_dask(share: Share) -> tuple[Callable[[str], object], Callable[[], bool]]:
+def _of_dask(share: LabTask) -> tuple[Callable[[str], object], Callable[[], bool]]:
     """Return a function that sends news, and one that tells whether the result is still wanted.
 
     In a Dask worker this also leaves the worker's thread pool, since the task mostly waits: otherwise compiles for this

@@ -38,7 +38,7 @@ class LabSizes:
     """
 
     left: dict[str, deque[GemmProblem]]
-    under_way: dict[int, tuple[Place, list[GemmProblem]]] = field(default_factory=dict)
+    in_flight: dict[int, tuple[Place, list[GemmProblem]]] = field(default_factory=dict)
     given_up: list[tuple[str, GemmProblem]] = field(default_factory=list)
     _losses: Counter[tuple[str, GemmProblem]] = field(default_factory=Counter)
     _next: int = 0
@@ -51,7 +51,7 @@ class LabSizes:
 
     @property
     def is_done(self) -> bool:
-        return not self.under_way and not any(self.left.values())
+        return not self.in_flight and not any(self.left.values())
 
     def waiting(self) -> list[str]:
         """Return the architectures with sizes that no GPU is tuning."""
@@ -59,7 +59,7 @@ class LabSizes:
 
     def take(self, gpus: Mapping[Place, int]) -> list[tuple[int, Place, tuple[GemmProblem, ...]]]:
         """Return the shares with which free GPUs begin now; `gpus` is the number of GPUs of each place, free or not."""
-        busy = Counter(place for place, _ in self.under_way.values())
+        busy = Counter(place for place, _ in self.in_flight.values())
         free = [place for place, count in gpus.items() for _ in range(count - busy[place])]
         shares = []
         for place in free:
@@ -69,26 +69,26 @@ class LabSizes:
                 count = max(1, min(_MOST, len(left) // (_HALF * of_arch)))
                 taken = [left.popleft() for _ in range(count)]
                 self._next += 1
-                self.under_way[self._next] = place, taken
+                self.in_flight[self._next] = place, taken
                 shares.append((self._next, place, tuple(taken)))
         return shares
 
     def finished(self, number: int, problem: GemmProblem) -> None:
         """Record that a size of a share has its result."""
-        _, sizes = self.under_way.get(number, (None, []))
+        _, sizes = self.in_flight.get(number, (None, []))
         if problem in sizes:
             sizes.remove(problem)
 
     def ended(self, number: int) -> list[GemmProblem]:
         """Remove a share that has ended; return its sizes without a result."""
-        return self.under_way.pop(number)[1]
+        return self.in_flight.pop(number)[1]
 
     def lost(self, number: int, *, at_fault: bool = True) -> None:
         """Record that a share's node or GPU was lost: its sizes without a result go to the front of the queue.
 
         With `at_fault`, the first of these sizes may be the reason: the loss is counted against it.
         """
-        place, sizes = self.under_way.pop(number)
+        place, sizes = self.in_flight.pop(number)
         if sizes and at_fault:
             self._losses[place.arch, sizes[0]] += 1
         for problem in reversed(sizes):

@@ -12,7 +12,7 @@ from rich.console import Console
 from genkern.arguments import SHARD_HELP, Parser, read_shard
 from genkern.cli.options import parse
 from genkern.cli.target import versions
-from genkern.cluster.batch_values import WHICH_GPUS, given_names
+from genkern.cluster.batch_values import WHICH_GPUS, option_names
 from genkern.cluster.work_folder import WorkFolder
 from genkern.compile.kernels_file import MadeFor
 from genkern.errors import InputError
@@ -49,7 +49,7 @@ def parse_measure(argv: Sequence[str]) -> argparse.Namespace:
     --help.
     """
     own, others = measure_parser().parse_known_args(argv)
-    given = given_names(others)
+    given = option_names(others)
     if taken := sorted(given & TAKEN):
         raise InputError(f"{taken[0]}: the folder determines what is measured, and for which GPU (genkern compile)")
     folder = WorkFolder(Path(own.folder))

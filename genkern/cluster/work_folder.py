@@ -11,7 +11,7 @@ from typing import Any
 
 from genkern.compile.kernels_file import MadeFor
 from genkern.errors import InputError
-from genkern.file_io import read_text, regular, shown_path, write_whole
+from genkern.file_io import open_regular, read_text, shown_path, write_whole
 from genkern.files.tune_gemm_yaml import size_line
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import GemmProblem
@@ -141,7 +141,7 @@ def _seal(manifest: dict[str, Any]) -> str:
 
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
-    with open(path, "rb", opener=regular) as file:
+    with open(path, "rb", opener=open_regular) as file:
         while block := file.read(_BLOCK):
             digest.update(block)
     return digest.hexdigest()

@@ -9,11 +9,12 @@ from genkern.gemm.config import CONFIG_FIELDS, Config
 from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.records import Binary
 
-# All fields of Config, except GROUP_SIZE_M, which is not compiled in, and SPLIT_K and others, which `compiled_of` adds.
+# All fields of Config, except GROUP_SIZE_M, which is not compiled in, and SPLIT_K and others, which `binary_group`
+# adds.
 _FIELDS = operator.attrgetter(*(name for name in CONFIG_FIELDS if name not in ("GROUP_SIZE_M", "SPLIT_K", "others")))
 
 
-def compiled_of(config: Config) -> Hashable:
+def binary_group(config: Config) -> Hashable:
     """Return a key that is equal for configs that share their binaries, that is, whose `specs.compiled_in` is equal.
 
     No Config is constructed for it, since it is called several times for every config of a problem.
@@ -23,7 +24,7 @@ def compiled_of(config: Config) -> Hashable:
     return *_FIELDS(config), config.SPLIT_K > 1, others
 
 
-def launch_of(config: Config, binaries: Sequence[Binary]) -> Hashable | None:
+def launch_group(config: Config, binaries: Sequence[Binary]) -> Hashable | None:
     """Return a key that is equal for configs whose calls look the same to the hardware: equal code and equal launches.
 
     It covers all parameters but those that only the compiler reads, which the code's digest stands for. Returns None if

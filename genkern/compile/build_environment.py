@@ -1,4 +1,4 @@
-"""`Workshop`: opens a bench for a problem and its configs."""
+"""`BuildEnvironment`: opens a builder for a problem and its configs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from genkern.compile.candidate_builder import Bench, Job
+from genkern.compile.candidate_builder import CandidateBuilder, ProblemBuild
 from genkern.compile.farm import Farm
 from genkern.file_io import write_whole
 from genkern.gemm.config import Config
@@ -21,8 +21,8 @@ from genkern.kernels.generate import generate
 from genkern.timing.session import Budget, Session
 
 
-class Workshop:
-    """Opens benches for problems of one architecture. Several threads may use one workshop at the same time.
+class BuildEnvironment:
+    """Opens builders for problems of one architecture. Several threads may use one build environment at the same time.
 
     Modules are imported from `module_dir`, which no other user can change. With `keep_modules` they are also written to
     `kept_dir` (by default the same folder), for people to read.
@@ -50,15 +50,15 @@ class Workshop:
         self._keep_modules = keep_modules
         # Digests of the modules that this run has kept, by file name.
         self._kept: dict[str, list[str]] = defaultdict(list)
-        # The number of open benches that need each module: a problem may be opened again before it is closed.
+        # The number of open builders that need each module: a problem may be opened again before it is closed.
         self._needed: Counter[Path] = Counter()
         self._placing = threading.Lock()
 
     @contextlib.contextmanager
     def open(
         self, problem: GemmProblem, configs: Sequence[Config], device_index: int, first: Collection[str] = ()
-    ) -> Iterator[Bench]:
-        """Context with the bench of `problem` for `configs`.
+    ) -> Iterator[CandidateBuilder]:
+        """Context with the builder of `problem` for `configs`.
 
         The module files that workers and the measured process import are removed afterwards. The complete module stays
         if modules are kept. Of configs whose launches are identical, one is a candidate and the others are `identical`;
@@ -77,15 +77,17 @@ class Workshop:
             where = device_index, self.module_dir, self.budget, self._init_type
             session = Session(str(measured), problem, self.arch, *where)
             every = self.budget.every
-            bench = Bench(Job(session), self.farm, self.gpu, module, str(kernels), first=first, copies=every)
+            builder = CandidateBuilder(
+                ProblemBuild(session), self.farm, self.gpu, module, str(kernels), first=first, copies=every
+            )
             try:
-                yield bench
+                yield builder
             finally:
-                bench.close()
+                builder.close()
 
     @contextlib.contextmanager
     def _there(self, path: Path, text: str) -> Iterator[None]:
-        """Context in which the module file exists; benches share it, and the last one removes it."""
+        """Context in which the module file exists; builders share it, and the last one removes it."""
         with self._placing:
             if not self._needed[path]:
                 write_whole(str(path), text)

@@ -21,7 +21,7 @@ from genkern.compile.binary.code_object import code_sha256
 from genkern.errors import OutputError
 from genkern.gemm.records import Binary, Outcome, Resources
 from genkern.kernels.kernel import KernelSpec
-from genkern.private_folders import own_cache
+from genkern.private_folders import user_cache_folder
 
 _RECORD = "genkern.json"
 _BINARIES = ("kernel.cubin", "kernel.hsaco")
@@ -131,7 +131,7 @@ def _checked(key: str, folder: Path, read: Callable[[str], bytes]) -> Binary | F
         return None
 
 
-class Layer(Protocol):
+class FallbackStore(Protocol):
     """A read-only store that a cache falls back to, such as the file of `genkern.compile.shipped`."""
 
     def __contains__(self, key: str) -> bool: ...
@@ -152,7 +152,7 @@ class BinaryCache:
         folder in the user's own cache) receives the entries that this user is not allowed to store in `folder`.
     """
 
-    def __init__(self, folder: str | Path, behind: Layer | None = None, own: Path | None = None) -> None:
+    def __init__(self, folder: str | Path, behind: FallbackStore | None = None, own: Path | None = None) -> None:
         self.folder = Path(folder)
         self._behind = behind
         self._unborn = self.folder / ".unborn"
@@ -373,7 +373,7 @@ class _Stuck(OSError):
 
 
 def _own_folder() -> Path | None:
-    own = own_cache()
+    own = user_cache_folder()
     return None if own is None else own / "binaries"
 
 

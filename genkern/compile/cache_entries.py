@@ -46,7 +46,9 @@ def entries(folder: Path) -> Iterator[Entry]:
                 yield found
 
 
-def unneeded(found: Iterable[Entry], now_s: float, most_bytes: int | None, most_age_s: float | None) -> list[Entry]:
+def entries_to_remove(
+    found: Iterable[Entry], now_s: float, most_bytes: int | None, most_age_s: float | None
+) -> list[Entry]:
     """Return the entries to remove, least recently used first.
 
     These are the entries that have not been used for `most_age_s` seconds, and as many other entries as must go to

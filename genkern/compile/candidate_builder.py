@@ -1,4 +1,6 @@
-"""`Bench` turns the configs of one problem into candidates: look up binaries, compile them, drop what cannot launch."""
+"""`CandidateBuilder` turns the configs of one problem into candidates: look up binaries, compile them, drop what
+cannot launch.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from genkern.compile.binary_groups import compiled_of, launch_of
+from genkern.compile.binary_groups import binary_group, launch_group
 from genkern.compile.cache import Failure
 from genkern.compile.compiler import CompileJob
 from genkern.compile.farm import Farm
@@ -26,11 +28,11 @@ from genkern.ops.op import get_op
 from genkern.timing.session import Session
 
 # Configs that share all their binaries and differ only in parameters that are set at run time.
-Together = Sequence[Config]
+SameBinaryConfigs = Sequence[Config]
 
 
 @dataclass
-class Job:
+class ProblemBuild:
     """One problem: its session, and the results for its configs so far.
 
     session: the problem and how its kernels are measured
@@ -48,7 +50,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Made:
+class BuildResult:
     """The result for a set of configs that share all their binaries.
 
     rank: the rank with which the set was ordered
@@ -68,7 +70,7 @@ class Made:
 
 
 @dataclass
-class _Order:
+class _BinaryRequest:
     """A set of configs whose binaries are being compiled; `keys` are the binaries' keys, in the order of launches."""
 
     rank: int
@@ -77,8 +79,8 @@ class _Order:
     cached: bool
 
 
-class Bench:
-    """Turns configs of one problem into candidates, on a farm that other benches use at the same time.
+class CandidateBuilder:
+    """Turns configs of one problem into candidates, on a farm that other builders use at the same time.
 
     One thread calls `order` and `made`; any other thread may call `drop` or `close`. `on_unfit(names, unfit)` is called
     for configs that are unfit for the same reason. It is not called for identical copies, nor for failures that say
@@ -88,7 +90,7 @@ class Bench:
 
     def __init__(
         self,
-        job: Job,
+        build: ProblemBuild,
         farm: Farm,
         gpu: Gpu,
         module: GeneratedModule,
@@ -97,14 +99,14 @@ class Bench:
         first: Collection[str] = (),
         copies: bool = False,
     ) -> None:
-        self.job = job
+        self.build = build
         self.farm = farm
         self.on_unfit: Callable[[Sequence[str], Unfit], None] = lambda names, unfit: None
         self._gpu = gpu
         self._module, self._module_path = module, module_path
         self._first, self._copies = first, copies
-        self._op = get_op(job.session.problem.op)
-        self._product = product_of(job.session.problem, self._op, module.arch)
+        self._op = get_op(build.session.problem.op)
+        self._product = product_of(build.session.problem, self._op, module.arch)
         self._keys: dict[Hashable, tuple[str, ...]] = {}
         self._codes: dict[Hashable, str] = {}
         self._specs: dict[str, KernelSpec] = {}
@@ -115,19 +117,19 @@ class Bench:
         self._cached: set[str] = set()
         # Keys of results that the farm has not counted yet.
         self._unclaimed: list[str] = []
-        self._is_behind = False
-        self._under_way: dict[int, _Order] = {}
+        self._is_background = False
+        self._in_flight: dict[int, _BinaryRequest] = {}
         self._waiting: dict[str, list[int]] = {}
         self._arrived: queue.SimpleQueue[tuple[str, Binary | Failure | Exception] | None] = queue.SimpleQueue()
-        self._complete: deque[_Order] = deque()
-        # Guards `_under_way`, `_waiting` and `_results`.
+        self._complete: deque[_BinaryRequest] = deque()
+        # Guards `_in_flight`, `_waiting` and `_results`.
         self._lock = threading.Lock()
         self.is_closed = False
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         """The number of sets of configs that were ordered and neither returned by `made` nor dropped."""
-        return len(self._under_way) + len(self._complete)
+        return len(self._in_flight) + len(self._complete)
 
     @property
     def results(self) -> Mapping[str, Binary | Failure]:
@@ -140,38 +142,39 @@ class Bench:
         failed = sum(isinstance(result, Failure) for result in self._results.values())
         return len(self._results) - failed, failed, len(self._cached)
 
-    def stand(self, *, behind: bool) -> None:
-        """Let the farm compile this bench's jobs after those of other benches (`behind`), or with equal priority again.
+    def set_background(self, *, background: bool) -> None:
+        """Let the farm compile this builder's jobs after those of other builders (`behind`), or with equal priority
+        again.
 
-        While the bench is behind, its keys are not counted as wanted; they are when it stops being behind.
+        While the builder is behind, its keys are not counted as wanted; they are when it stops being behind.
         """
-        self.farm.stand(self, behind=behind)
-        if self._is_behind and not behind:
+        self.farm.set_background(self, background=background)
+        if self._is_background and not background:
             self.farm.count(wanted=len(self._wanted))
-        self._is_behind = behind
+        self._is_background = background
         self._claim()
 
-    def leave_out(self, unfit: Mapping[str, Unfit]) -> None:
+    def exclude(self, unfit: Mapping[str, Unfit]) -> None:
         """Record configs that are no candidates, whatever comes of compiling them."""
-        self.job.unfit |= unfit
+        self.build.unfit |= unfit
 
-    def worth_making(self, configs: Iterable[Config]) -> list[Config]:
+    def worth_compiling(self, configs: Iterable[Config]) -> list[Config]:
         """Return the configs worth compiling: those that are not unfit, and those that were over resources.
 
         A new binary decides the latter again.
         """
-        if not (unfit := self.job.unfit):
+        if not (unfit := self.build.unfit):
             return list(configs)
         return [c for c in configs if c.name not in unfit or unfit[c.name].outcome is Outcome.OVER_RESOURCES]
 
-    def is_cached(self, configs: Together) -> bool:
+    def is_cached(self, configs: SameBinaryConfigs) -> bool:
         """Return True if the cache has a result, binary or failure, for every binary of these configs.
 
         Entries of the layer behind the cache count without being read, so one of them may turn out to be damaged.
         """
         return all(self.farm.cache.offers(key) or self._look_up(key) is not None for key in self._keys_of(configs))
 
-    def order(self, wanted: Sequence[tuple[int, Together]]) -> None:
+    def request_binaries(self, wanted: Sequence[tuple[int, SameBinaryConfigs]]) -> None:
         """Order the binaries of sets of configs. Each set has a rank of its own; the lowest rank is compiled first.
 
         `made` returns each set once all its binaries are available.
@@ -180,12 +183,12 @@ class Bench:
         for rank, configs in wanted:
             keys = self._keys_of(configs)
             missing = [key for key in keys if key not in self._results and not self._found(key)]
-            order = _Order(rank, tuple(configs), keys, not missing)
+            order = _BinaryRequest(rank, tuple(configs), keys, not missing)
             if not missing:
                 self._complete.append(order)
                 continue
             with self._lock:
-                self._under_way[rank] = order
+                self._in_flight[rank] = order
                 new = [key for key in missing if key not in self._waiting]
                 for key in missing:
                     self._waiting.setdefault(key, []).append(rank)
@@ -194,14 +197,15 @@ class Bench:
         if jobs:
             self.farm.order(self, jobs, lambda key, result: self._arrived.put((key, result)))
 
-    def made(self, *, wait: bool) -> Made | None:
+    def next_built(self, *, wait: bool) -> BuildResult | None:
         """Return the next set of ordered configs whose binaries are all available, or None if there is none yet.
 
-        With `wait`, blocks for it; None then means that nothing is under way, that a set was dropped, or that the bench
-        is closed. Raises the exception that ended a compile: OutputError, MachineError, BugError or FarmClosedError.
+        With `wait`, blocks for it; None then means that nothing is under way, that a set was dropped, or that the
+        builder is closed. Raises the exception that ended a compile: OutputError, MachineError, BugError or
+        FarmClosedError.
         """
         while not self._complete:
-            if self.is_closed or (wait and not self._under_way):
+            if self.is_closed or (wait and not self._in_flight):
                 return None
             try:
                 arrived = self._arrived.get(block=wait)
@@ -217,8 +221,8 @@ class Bench:
             with self._lock:
                 self._results[key] = result
                 for rank in self._waiting.pop(key, ()):
-                    if all(key in self._results for key in self._under_way[rank].keys):
-                        self._complete.append(self._under_way.pop(rank))
+                    if all(key in self._results for key in self._in_flight[rank].keys):
+                        self._complete.append(self._in_flight.pop(rank))
         return self._made_of(self._complete.popleft())
 
     def drop(self, rank: int) -> None:
@@ -227,7 +231,7 @@ class Bench:
         A binary whose compile has not begun is not compiled, unless another set needs it.
         """
         with self._lock:
-            if (order := self._under_way.pop(rank, None)) is None:
+            if (order := self._in_flight.pop(rank, None)) is None:
                 return
             waiting = [key for key in order.keys if key in self._waiting]
             for key in waiting:
@@ -239,9 +243,9 @@ class Bench:
         # Wake a thread that waits in `made`: perhaps nothing is under way any more.
         self._arrived.put(None)
 
-    def put_back(self, name: str) -> None:
+    def withdraw_candidate(self, name: str) -> None:
         """Remove a candidate that will not be measured, so that a later config with the same launch can be one."""
-        self.job.ready.pop(name, None)
+        self.build.ready.pop(name, None)
 
     def close(self) -> None:
         """Withdraw all orders; a thread that waits in `made` returns."""
@@ -259,7 +263,7 @@ class Bench:
         They depend on the compiler and its settings, unlike `source_of`, whose digests are stored in results. Nothing
         needs to be compiled for them.
         """
-        if (code := self._codes.get(what := compiled_of(config))) is None:
+        if (code := self._codes.get(what := binary_group(config))) is None:
             said = *self._keys_of([config]), plan_text(self._product, config, self._gpu)
             code = self._codes[what] = hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
         return code
@@ -267,19 +271,19 @@ class Bench:
     def candidates(self, configs: Sequence[Config]) -> Iterator[Candidate]:
         """Order all configs that may become candidates, and yield each candidate when its binaries are ready."""
         sharers: dict[Hashable, list[Config]] = {}
-        for config in sorted(self.worth_making(configs), key=lambda config: config.name not in self._first):
-            sharers.setdefault(compiled_of(config), []).append(config)
-        self.order(list(enumerate(sharers.values())))
-        while (made := self.made(wait=True)) is not None:
-            yield from made.candidates
+        for config in sorted(self.worth_compiling(configs), key=lambda config: config.name not in self._first):
+            sharers.setdefault(binary_group(config), []).append(config)
+        self.request_binaries(list(enumerate(sharers.values())))
+        while (built := self.next_built(wait=True)) is not None:
+            yield from built.candidates
 
-    def _keys_of(self, configs: Together) -> tuple[str, ...]:
+    def _keys_of(self, configs: SameBinaryConfigs) -> tuple[str, ...]:
         # Computed once per set of shared binaries: generating the specs of every config would dominate the time.
-        if (keys := self._keys.get(what := compiled_of(configs[0]))) is None:
+        if (keys := self._keys.get(what := binary_group(configs[0]))) is None:
             made_of = self._module.source_sha256, self._module.arch
             needed = {
                 self.farm.key(spec): spec
-                for spec in kernel_specs(self.job.session.problem, configs[0], self._op, *made_of)
+                for spec in kernel_specs(self.build.session.problem, configs[0], self._op, *made_of)
             }
             self._specs |= needed
             keys = self._keys[what] = tuple(needed)
@@ -295,7 +299,7 @@ class Bench:
         known = self._look_up(key)
         if key not in self._wanted:
             self._wanted.add(key)
-            if not self._is_behind:
+            if not self._is_background:
                 self.farm.count(wanted=1)
         if known is None:
             return False
@@ -305,39 +309,39 @@ class Bench:
         return True
 
     def _claim(self) -> None:
-        """Tell the farm that this bench uses the results that it has found, so that they count as cached or compiled.
+        """Tell the farm that this builder uses the results that it has found, so that they count as cached or compiled.
 
-        A bench of lower priority does not tell it yet: another bench may use them first.
+        A bench of lower priority does not tell it yet: another builder may use them first.
         """
-        if self._unclaimed and not self._is_behind:
+        if self._unclaimed and not self._is_background:
             self.farm.claim(self._unclaimed)
             self._unclaimed = []
 
-    def _made_of(self, order: _Order) -> Made:
-        job, configs = self.job, order.configs
+    def _made_of(self, order: _BinaryRequest) -> BuildResult:
+        build, configs = self.build, order.configs
         results = [self._results[key] for key in order.keys]
         binaries = tuple(result for result in results if isinstance(result, Binary))
         # Names are computed properties, and there are thousands of configs.
         names = [config.name for config in configs]
         # A config that is already unfit keeps its reason, whatever its binary says now.
         if why := self._unfit(configs[0], results):
-            new = [name for name in names if name not in job.unfit]
-            job.unfit |= dict.fromkeys(new, why)
+            new = [name for name in names if name not in build.unfit]
+            build.unfit |= dict.fromkeys(new, why)
             if new and not any(isinstance(result, Failure) and result.from_outside for result in results):
                 self.on_unfit(new, why)
         candidates: list[Candidate] = []
         main = None
         if len(binaries) == len(results):
             main = main_binary(configs[0], binaries)
-            job.binaries |= dict.fromkeys(names, main)
+            build.binaries |= dict.fromkeys(names, main)
             plan = plan_text(self._product, configs[0], self._gpu)
-            same = is_deterministic(job.session.problem, configs[0])
+            same = is_deterministic(build.session.problem, configs[0])
             for name, config in zip(names, configs, strict=True):
-                if name not in job.unfit and self._is_to_be_measured(name, config, binaries):
-                    job.ready[name] = Candidate(config, binaries, plan, tuple(run_time_values(config).items()), same)
-                    candidates.append(job.ready[name])
-        unfit = {name: job.unfit[name] for name in names if name in job.unfit}
-        return Made(order.rank, configs, tuple(candidates), unfit, main, order.cached)
+                if name not in build.unfit and self._is_to_be_measured(name, config, binaries):
+                    build.ready[name] = Candidate(config, binaries, plan, tuple(run_time_values(config).items()), same)
+                    candidates.append(build.ready[name])
+        unfit = {name: build.unfit[name] for name in names if name in build.unfit}
+        return BuildResult(order.rank, configs, tuple(candidates), unfit, main, order.cached)
 
     def _unfit(self, config: Config, made: Sequence[Binary | Failure]) -> Unfit | None:
         """Return why configs with these binaries cannot run, or None; `config` is any of them."""
@@ -349,13 +353,13 @@ class Bench:
         return Unfit(Outcome.OVER_RESOURCES, reason) if reason else None
 
     def _is_to_be_measured(self, name: str, config: Config, binaries: Sequence[Binary]) -> bool:
-        if self._copies or (launch := launch_of(config, binaries)) is None:
+        if self._copies or (launch := launch_group(config, binaries)) is None:
             return True
-        measured = self.job.launches.setdefault(launch, name)
-        if measured not in self.job.ready:
+        measured = self.build.launches.setdefault(launch, name)
+        if measured not in self.build.ready:
             # This is the first config with this launch, or the earlier one was put back.
-            self.job.launches[launch] = measured = name
+            self.build.launches[launch] = measured = name
         if measured == name or name in self._first:
             return True
-        self.job.unfit[name] = Unfit(Outcome.IDENTICAL, f"same machine code and launch as {measured}")
+        self.build.unfit[name] = Unfit(Outcome.IDENTICAL, f"same machine code and launch as {measured}")
         return False

@@ -30,15 +30,15 @@ from genkern.errors import (
     GenkernError,
     MachineError,
     OutputError,
-    bugs_told,
     machine_fault,
-    machine_faults_told,
+    reporting_bugs,
+    reporting_machine_faults,
 )
 from genkern.gemm.records import Binary, Outcome
 from genkern.kernels.cute.release import MISSING
 from genkern.kernels.kernel import KernelSpec, Target
 from genkern.kernels.lowering import DEFAULT_SETTINGS, SETTINGS
-from genkern.kernels.refusal import cause_of, is_verdict, refused_by_compiler, said_by_compiler
+from genkern.kernels.refusal import cause_of, compiler_message, is_verdict, refused_by_compiler
 from genkern.kernels.source import ast_source, load_module
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -107,7 +107,7 @@ def compile_kernel(job: CompileJob, temporary: str) -> Binary | Failure:
         return compile_cute(job.key, job.spec, job.target, cache, temporary)
     where = f"compiling {job.spec.function}"
     started_s = time.monotonic()
-    with bugs_told(where):
+    with reporting_bugs(where):
         source = ast_source(load_module(job.module_path), job.spec)
     try:
         kernel = _compiled(source, job.spec, job.target, temporary)
@@ -116,8 +116,8 @@ def compile_kernel(job: CompileJob, temporary: str) -> Binary | Failure:
         if machine_fault(cause) and not isinstance(cause, MemoryError):
             raise cause from None
         if not refused_by_compiler(error, job.module_path):
-            raise BugError.of(error, where, said_by_compiler(error)) from error
-        failure = Failure(job.key, Outcome.COMPILE_FAILED, said_by_compiler(error), not is_verdict(error))
+            raise BugError.of(error, where, compiler_message(error)) from error
+        failure = Failure(job.key, Outcome.COMPILE_FAILED, compiler_message(error), not is_verdict(error))
         if not failure.from_outside:
             cache.put_failure(failure)
         return failure
@@ -139,7 +139,7 @@ def compile_kernel(job: CompileJob, temporary: str) -> Binary | Failure:
     return cache.put(job.key, job.spec, kernel.metadata.name, resources, files, compile_s)
 
 
-def prove(target: Target, temporary: str) -> None:
+def check_compiler(target: Target, temporary: str) -> None:
     """Compile the known kernel for `target` in this process. Raises MachineError if that fails, whatever the reason."""
     try:
         from genkern.compile import known_kernel
@@ -151,7 +151,7 @@ def prove(target: Target, temporary: str) -> None:
         if is_cut_short(kernel.asm["hsaco" if target.backend == "hip" else "cubin"]):
             raise MachineError("its binary is cut short")
     except Exception as error:
-        raise _does_not_work(target, machine_fault(cause_of(error)) or said_by_compiler(error)) from error
+        raise _does_not_work(target, machine_fault(cause_of(error)) or compiler_message(error)) from error
 
 
 def _does_not_work(target: Target, why: str) -> MachineError:
@@ -297,7 +297,7 @@ def _serve(connection: Connection, other_end: Connection, parent_pid: int) -> No
                 result: object = True
                 where = f"compiling {question.spec.function}" if isinstance(question, CompileJob) else "proving"
                 if isinstance(question, Target):
-                    prove(question, temporary)
+                    check_compiler(question, temporary)
                 else:
                     result = compile_kernel(question, temporary)
             except (OutputError, MachineError, BugError) as error:
@@ -329,26 +329,26 @@ def run_job(job: CompileJob, driver_pid: int) -> Binary | Failure:
     nothing is watched.
     """
     global _process
-    process = make_ready(driver_pid)
+    process = ensure_compile_process(driver_pid)
     result = process.run(job)
     if not process.alive:
         _process = None
     return result
 
 
-def make_ready(driver_pid: int) -> CompileProcess:
+def ensure_compile_process(driver_pid: int) -> CompileProcess:
     """Return this worker's compile process, and fork one if there is none."""
     global _process
     if driver_pid != os.getpid():
         end_with(driver_pid)
     if _process is None or not _process.alive:
-        _process = forked()
+        _process = fork_compile_process()
     return _process
 
 
-def forked() -> CompileProcess:
+def fork_compile_process() -> CompileProcess:
     """Return a new compile process, which ends when this process does. Raises MachineError if it cannot be started."""
-    with machine_faults_told("start the compiler", _WHAT_TO_CHECK):
+    with reporting_machine_faults("start the compiler", _WHAT_TO_CHECK):
         # Imported before the fork, so that a replacement starts at once. A first compile imports the code generator.
         import triton.compiler.code_generator  # noqa: F401
 

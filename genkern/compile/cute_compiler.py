@@ -17,7 +17,7 @@ from typing import Any
 
 from genkern.compile.binary.code_object import fault_of, is_cut_short, read_parameter_bytes, read_resources
 from genkern.compile.cache import BinaryCache, Failure
-from genkern.errors import BugError, MachineError, bugs_told, one_line
+from genkern.errors import BugError, MachineError, one_line, reporting_bugs
 from genkern.gemm.records import Binary, Outcome
 from genkern.kernels.cute.release import MISSING, cute_installed
 from genkern.kernels.cute.source_file import path_of
@@ -45,7 +45,7 @@ def compile_cute(key: str, spec: KernelSpec, target: Target, cache: BinaryCache,
     binary = str(constants.pop("BINARY"))
     symbol = symbol_of(spec.function, binary, spec.language)
     started_s = time.monotonic()
-    with bugs_told(where):
+    with reporting_bugs(where):
         module = load_module(str(path_of(spec.file)))
         function, arguments = module.build(symbol.removesuffix("_0"), constants)
     try:
@@ -61,7 +61,7 @@ def compile_cute(key: str, spec: KernelSpec, target: Target, cache: BinaryCache,
         return failure
     if is_cut_short(image):
         raise MachineError(f"the cubin of {spec.function} is cut short: free space in TMPDIR")
-    with bugs_told(where):
+    with reporting_bugs(where):
         shared = _number(constants, "shared_bytes")
         _require_kernel(image, symbol, shared, text)
     said = {name: _number(constants, constant) for constant, name in _LAUNCHED_WITH.items()}

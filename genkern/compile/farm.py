@@ -17,7 +17,7 @@ from functools import partial
 from typing import Protocol
 
 from genkern.compile.cache import BinaryCache, Failure
-from genkern.compile.compile_queue import Orders, Tell
+from genkern.compile.compile_queue import CompileQueue, ResultCallback
 from genkern.compile.compiler import CompileJob, end_own_process
 from genkern.errors import GenkernError, MachineError
 from genkern.gemm.records import Binary, Outcome
@@ -46,7 +46,7 @@ _ROUNDS = 4
 _WARMED = 8
 
 
-def spared(jobs: int) -> int:
+def background_jobs(jobs: int) -> int:
     """Return how many of `jobs` workers may compile for owners that stand behind."""
     return jobs - jobs // _SPARED
 
@@ -126,7 +126,7 @@ class Farm:
         # Read once: the environment is the same for all kernels of a run.
         self._environment = compile_environment()
         self.counts = FarmCounts()
-        self._orders = Orders()
+        self._queue = CompileQueue()
         # Guards the counts, the orders and the set of binaries.
         self._changed = threading.Condition()
         self._made: set[str] = set()
@@ -175,7 +175,9 @@ class Farm:
         return CompileJob(key, module_path, spec, self.target, *folders)
 
     def count(self, *, wanted: int) -> None:
-        """Add to the number of binaries that owners of normal priority want (those that `stand` did not put behind)."""
+        """Add to the number of binaries that owners of normal priority want (those that `set_background` did not
+        put behind).
+        """
         with self._changed:
             self.counts.wanted += wanted
 
@@ -185,7 +187,7 @@ class Farm:
             self.counts.cached += sum(key not in self._unclaimed for key in keys)
             self._unclaimed.difference_update(keys)
 
-    def order(self, owner: Hashable, jobs: Sequence[tuple[int, CompileJob]], tell: Tell) -> None:
+    def order(self, owner: Hashable, jobs: Sequence[tuple[int, CompileJob]], tell: ResultCallback) -> None:
         """Have jobs done, each with its rank. An owner's job of the lowest rank comes first; the owner with the fewest
         jobs under way comes first.
 
@@ -210,8 +212,8 @@ class Farm:
                     self.counts.failures[job.key] = failure.message
                     self._unclaimed.add(job.key)
                 else:
-                    self._orders.add(owner, job, rank, tell)
-            if len(self._orders) and self._thread is None:
+                    self._queue.add(owner, job, rank, tell)
+            if len(self._queue) and self._thread is None:
                 self._thread = threading.Thread(target=self._work, daemon=True)
                 self._busy_since_s = time.monotonic()
                 self._thread.start()
@@ -219,7 +221,7 @@ class Farm:
         for key, result in told:
             tell(key, result)
 
-    def stand(self, owner: Hashable, *, behind: bool) -> None:
+    def set_background(self, owner: Hashable, *, background: bool) -> None:
         """Give an owner lower priority than all others (`behind`), or equal priority again. Call this before its first
         `order`.
 
@@ -227,7 +229,7 @@ class Farm:
         workers), since a job that has begun is not stopped.
         """
         with self._changed:
-            self._orders.stand(owner, behind=behind)
+            self._queue.set_background(owner, background=background)
             self._changed.notify_all()
 
     def drop(self, owner: Hashable, keys: Collection[str] | None = None) -> None:
@@ -236,7 +238,7 @@ class Farm:
         A job that has not begun is not compiled, unless other owners want it too.
         """
         with self._changed:
-            self._orders.drop(owner, keys)
+            self._queue.drop(owner, keys)
             self._changed.notify_all()
 
     def compile(self, module_path: str, specs: Iterable[KernelSpec]) -> Iterator[Binary | Failure]:
@@ -276,7 +278,7 @@ class Farm:
         """
         with self._changed:
             is_first, self._closed = not self._closed, True
-            left = list(self._orders.all())
+            left = list(self._queue.pop_all())
             self._changed.notify_all()
         for key, tell in left:
             tell(key, FarmClosedError("the compile farm is closed"))
@@ -294,18 +296,18 @@ class Farm:
         """Hand jobs to the pool as it has room, until there are none."""
         # Imported here because joblib takes as long to import as genkern, and a run whose binaries are all cached needs
         # none.
-        from genkern.compile.pool import WorkerDiedError, begin
+        from genkern.compile.pool import WorkerDiedError, submit
 
         while True:
             with self._changed:
                 while not (jobs := self._next()):
-                    if self._closed or not len(self._orders):
+                    if self._closed or not len(self._queue):
                         self._thread = None
                         return
                     if not self._changed.wait(_LOOK_S) and self._has_lost_its_pool():
                         break
                 self._pooled, number = True, self._pool_number
-                left = list(self._orders.all()) if self._broken is not None else []
+                left = list(self._queue.pop_all()) if self._broken is not None else []
             if self._broken is not None:
                 for key, tell in left:
                     tell(key, self._broken)
@@ -313,7 +315,7 @@ class Farm:
             try:
                 if self._pool is None:
                     self._ask_whether_one_starts(number)
-                    begun: Sequence[Future[Binary | Failure]] = [begin(jobs[0], self._jobs)]
+                    begun: Sequence[Future[Binary | Failure]] = [submit(jobs[0], self._jobs)]
                 else:
                     begun = self._pool.begin(jobs)
             except WorkerDiedError:
@@ -333,7 +335,7 @@ class Farm:
         lock."""
         from genkern.compile.pool import has_lost_its_thread
 
-        if self._pool is not None or not self._orders.under_way or not has_lost_its_thread():
+        if self._pool is not None or not self._queue.in_flight or not has_lost_its_thread():
             return False
         self._broken = MachineError(f"the pool of compile workers has failed; {_HINT}")
         return True
@@ -353,15 +355,15 @@ class Farm:
     def _next(self) -> list[CompileJob]:
         """Return the jobs to hand to one worker now; several if the pool is external and many jobs wait. Empty if the
         pool is full."""
-        jobs, under_way = self.jobs, self._orders.under_way
-        room, room_behind = jobs + max(2, jobs // 4) if jobs > 1 else 1, spared(jobs)
+        jobs, under_way = self.jobs, self._queue.in_flight
+        room, room_behind = jobs + max(2, jobs // 4) if jobs > 1 else 1, background_jobs(jobs)
         together = 1
         if self._pool is not None:
-            together = min(TOGETHER, max(1, (len(self._orders) - under_way) // (_ROUNDS * jobs)))
+            together = min(TOGETHER, max(1, (len(self._queue) - under_way) // (_ROUNDS * jobs)))
         if under_way >= room * together:
             return []
         also_behind = under_way < room_behind * together
-        taken = (self._orders.take(also_behind=also_behind) for _ in range(together))
+        taken = (self._queue.next_job(also_background=also_behind) for _ in range(together))
         return [job for job in taken if job is not None]
 
     def _returned(self, job: CompileJob, number: int, future: Future[Binary | Failure]) -> None:
@@ -380,12 +382,12 @@ class Farm:
         with self._changed:
             if self._closed:
                 return
-            if isinstance(result, Exception) and self._orders.is_for_others(job.key):
+            if isinstance(result, Exception) and self._queue.is_for_others(job.key):
                 # The error may be due to the owner whose job it was; it may have removed its module, for example.
-                self._orders.again(job.key)
+                self._queue.requeue(job.key)
                 told = []
             else:
-                told = self._orders.done(job.key)
+                told = self._queue.pop_finished(job.key)
                 self._count(result)
             self._changed.notify_all()
         for tell in told:
@@ -396,9 +398,9 @@ class Farm:
 
         If that never helps, every order ends: in a failure, or in a MachineError that ends the run.
         """
-        from genkern.compile.pool import last_words
+        from genkern.compile.pool import last_output_line
 
-        failed: list[tuple[str, Tell]] = []
+        failed: list[tuple[str, ResultCallback]] = []
         with self._changed:
             if self._closed:
                 return
@@ -406,13 +408,13 @@ class Farm:
                 self._pool_number += 1
                 self.counts.restarts += 1
                 self._fruitless += 1
-            self._orders.again(job.key)
+            self._queue.requeue(job.key)
             if self._fruitless >= (_FRUITLESS_RESTARTS if self._has_started else _FRUITLESS_STARTS):
                 self._fruitless = 0
                 self._failures += 1
-                failed = list(self._orders.all())
+                failed = list(self._queue.pop_all())
                 if not self._has_started or self._failures >= _FRUITLESS_FAILURES:
-                    said = f": {said}" if (said := last_words()) else ""
+                    said = f": {said}" if (said := last_output_line()) else ""
                     what = "keep dying" if self._has_started else "cannot start"
                     self._broken = MachineError(f"compile workers {what}{said[:300]}; {_HINT}")
             results: dict[str, Failure | Exception] = {key: self._broken or _given_up(key) for key, _ in failed}

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 
 from genkern.compile.cache import without_compile_time
 from genkern.errors import InputError
-from genkern.file_io import regular, shown_path, write_bytes_whole
+from genkern.file_io import open_regular, shown_path, write_bytes_whole
 from genkern.kernels.cute.release import cute_version
 from genkern.kernels.kernel import Target, compile_environment
 from genkern.kernels.lowering import LOWERING
@@ -162,7 +162,7 @@ class KernelsFile:
         # Forked processes that share an open file would share its position.
         if self._open is None or self._open[0] != os.getpid():
             # The archive closes the file.
-            self._open = os.getpid(), zipfile.ZipFile(open(self.path, "rb", opener=regular))  # noqa: SIM115
+            self._open = os.getpid(), zipfile.ZipFile(open(self.path, "rb", opener=open_regular))  # noqa: SIM115
         archive = self._open[1]
         if archive.getinfo(member).file_size > _MOST_BYTES:
             raise ValueError(member)

@@ -23,8 +23,8 @@ from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from joblib.externals.loky.process_executor import ShutdownExecutorError, TerminatedWorkerError
 
 from genkern.compile.cache import Failure
-from genkern.compile.compiler import CompileJob, end_with, make_ready, run_job
-from genkern.errors import MachineError, machine_faults_told
+from genkern.compile.compiler import CompileJob, end_with, ensure_compile_process, run_job
+from genkern.errors import MachineError, reporting_machine_faults
 from genkern.gemm.records import Binary
 from genkern.python_child import child_environment, code_argument, module_argv
 
@@ -40,7 +40,7 @@ _MOST_SAID = 16 * 1024
 _MARK = {"STARTED_BY_GENKERN": "1"}
 
 
-def begin(job: CompileJob, workers: int) -> Future[Binary | Failure]:
+def submit(job: CompileJob, workers: int) -> Future[Binary | Failure]:
     """Submit a job to one of `workers` processes and return its future, which raises one of WorkerDiedError if a
     process of the pool dies.
 
@@ -78,10 +78,10 @@ def ready(workers: int) -> Future[object]:
 
 def _make_ready(driver_pid: int) -> None:
     # Returns nothing, since a compile process cannot be pickled.
-    make_ready(driver_pid)
+    ensure_compile_process(driver_pid)
 
 
-def last_words() -> str:
+def last_output_line() -> str:
     """Return the last line that any worker printed, which usually says why it ended; "" if no worker printed a line."""
     if _output is None:
         return ""
@@ -98,7 +98,7 @@ def executor(workers: int) -> Any:
     )
 
 
-def each(function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int) -> Iterator[_Result]:
+def map_in_order(function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int) -> Iterator[_Result]:
     """Yield `function(item)` for each item, in order, computed by `workers` processes.
 
     If `workers` is 1, this process computes it.
@@ -114,7 +114,7 @@ def each(function: Callable[[_Item], _Result], items: Iterable[_Item], workers: 
         try:
             result = future.result()
         except WorkerDiedError as error:
-            raise MachineError(f"a compile worker died: {last_words() or error}; try fewer --jobs") from error
+            raise MachineError(f"a compile worker died: {last_output_line() or error}; try fewer --jobs") from error
         yield result
 
 
@@ -215,7 +215,7 @@ def leave_current_folder_when_spawning() -> None:
 @contextlib.contextmanager
 def _starting() -> Iterator[None]:
     """Context for starting workers, which then ignore Ctrl-C. Raises MachineError if the machine refuses a process."""
-    told = machine_faults_told("start compile workers", "try fewer --jobs, or a higher limit (ulimit -u -v -n)")
+    told = reporting_machine_faults("start compile workers", "try fewer --jobs, or a higher limit (ulimit -u -v -n)")
     with told, children_ignore_interrupts():
         yield
 

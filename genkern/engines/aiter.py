@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from genkern.engines.hooks import Misfit, Part, Touch, install
+from genkern.engines.hooks import EngineAttribute, IncompatibleEngine, PluginPart, install
 
 _NAME = "genkern"
 _GIVEN = ("inp", "weights", "solidx", "bias", "otype", "scale_a", "scale_b", "scale_c", "bpreshuffle", "config")
@@ -21,7 +21,7 @@ _GIVEN = ("inp", "weights", "solidx", "bias", "otype", "scale_a", "scale_b", "sc
 
 def register() -> None:
     """Add genkern to the libraries that AITER's rows may name. Idempotent."""
-    install("aiter", [Part("rows of libtype genkern", (Touch("aiter.tuned_gemm.solMap"),), _put)])
+    install("aiter", [PluginPart("rows of libtype genkern", (EngineAttribute("aiter.tuned_gemm.solMap"),), _put)])
 
 
 def _put() -> None:
@@ -30,10 +30,10 @@ def _put() -> None:
     tuned_gemm = importlib.import_module("aiter.tuned_gemm")
     libraries = getattr(tuned_gemm, "solMap", None)
     if not isinstance(libraries, dict) or not callable(libraries.get("torch")):
-        raise Misfit("aiter.tuned_gemm.solMap is no dict with torch in it")
+        raise IncompatibleEngine("aiter.tuned_gemm.solMap is no dict with torch in it")
     found = tuple(inspect.signature(libraries["torch"]).parameters)
     if found != _GIVEN:
-        raise Misfit(f"functions of aiter.tuned_gemm.solMap take ({', '.join(found)[:200]})")
+        raise IncompatibleEngine(f"functions of aiter.tuned_gemm.solMap take ({', '.join(found)[:200]})")
     libraries.setdefault(_NAME, solution)
 
 

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from genkern import __version__
-from genkern.engines.hooks import Misfit, Part, Touch, install, is_on
+from genkern.engines.hooks import EngineAttribute, IncompatibleEngine, PluginPart, install, is_on
 
 LAYER = "GenkernLinear"
 # Device names of kernels, by which it looks up layers.
@@ -32,10 +32,10 @@ def register() -> None:
     """Let `kernelize` replace nn.Linear layers that have winners. Does nothing without a bundle."""
     if is_on():
         touches = (
-            Touch("kernels.replace_kernel_forward_from_hub", ("cls", "layer_name", "condition")),
-            Touch("kernels.register_kernel_mapping"),
+            EngineAttribute("kernels.replace_kernel_forward_from_hub", ("cls", "layer_name", "condition")),
+            EngineAttribute("kernels.register_kernel_mapping"),
         )
-        install("kernels", [Part("nn.Linear layers", touches, _put)])
+        install("kernels", [PluginPart("nn.Linear layers", touches, _put)])
 
 
 def _put() -> None:
@@ -43,7 +43,7 @@ def _put() -> None:
     from kernels import register_kernel_mapping, replace_kernel_forward_from_hub
 
     if (name := getattr(torch.nn.Linear, "kernel_layer_name", LAYER)) != LAYER:
-        raise Misfit(f"nn.Linear has the kernel layer {name} already")
+        raise IncompatibleEngine(f"nn.Linear has the kernel layer {name} already")
     replace_kernel_forward_from_hub(torch.nn.Linear, LAYER, condition=is_tuned)
     register_kernel_mapping(mapping())
 
@@ -64,10 +64,10 @@ def folder() -> Path:
     """
     from genkern.errors import OutputError
     from genkern.file_io import cache_folder, write_whole
-    from genkern.private_folders import private_below
+    from genkern.private_folders import private_subfolder
 
     try:
-        found = private_below(cache_folder(None), "hf_kernels") / __version__
+        found = private_subfolder(cache_folder(None), "hf_kernels") / __version__
     except OSError as error:
         raise OutputError(f"no folder for genkern's layer: {error.strerror}") from None
     for device in _DEVICES:

@@ -25,12 +25,12 @@ _MARK = "_genkern_around"
 _MOST_SAID = 300
 
 
-class Misfit(Exception):
+class IncompatibleEngine(Exception):
     """An engine lacks something that a part of a plugin touches; the message says what."""
 
 
 @dataclass(frozen=True)
-class Touch:
+class EngineAttribute:
     """One attribute of an engine that a part of a plugin reads, calls or replaces.
 
     `path` is dotted: a module, then attributes. `parameters` are the names that the callable's parameters begin with;
@@ -49,12 +49,12 @@ class Touch:
             require(found, self.path, self.parameters)
         known = _field_names(found) if self.fields else ()
         if missing := [name for name in self.fields if name not in known and not hasattr(found, name)]:
-            raise Misfit(f"{self.path} has no {', '.join(missing)}")
+            raise IncompatibleEngine(f"{self.path} has no {', '.join(missing)}")
         return found
 
 
 @dataclass(frozen=True)
-class Part:
+class PluginPart:
     """One part of a plugin: a name for the engine's calls that it serves, the engine's attributes that it touches, and
     the function that installs it.
 
@@ -63,12 +63,12 @@ class Part:
     """
 
     serves: str
-    touches: tuple[Touch, ...]
+    touches: tuple[EngineAttribute, ...]
     put: Callable[[], None]
     trial: Callable[[], None] | None = None
 
 
-def install(engine: str, parts: Sequence[Part]) -> tuple[str, ...]:
+def install(engine: str, parts: Sequence[PluginPart]) -> tuple[str, ...]:
     """Puts each part that fits this engine in place, and returns what these parts serve.
 
     Logs one line for all parts that fit, and one for each part that does not: what, which release, what is missing.
@@ -120,13 +120,13 @@ def served_or_own(what: str, hook: Callable[..., Any], own: Callable[..., Any]) 
     return call
 
 
-def around(path: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def wrap(path: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Replaces the function at `path` by what `make` returns for it; does nothing the second time."""
     owner_path, _, name = path.rpartition(".")
-    put_around(resolved(owner_path), name, make)
+    wrap_attribute(resolved(owner_path), name, make)
 
 
-def put_around(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def wrap_attribute(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Replaces `owner`'s function `name` by what `make` returns for it; does nothing the second time."""
     before = getattr(owner, name)
     if not hasattr(before, _MARK):
@@ -141,7 +141,7 @@ def unhooked(function: Callable[..., Any]) -> Callable[..., Any]:
     return before
 
 
-def taken_out(owner: Any, name: str) -> None:
+def restore(owner: Any, name: str) -> None:
     """Restores the function that put_around() replaced, if it did."""
     if (before := getattr(getattr(owner, name, None), _MARK, None)) is not None:
         setattr(owner, name, before)
@@ -150,14 +150,14 @@ def taken_out(owner: Any, name: str) -> None:
 def require(function: object, name: str, parameters: Sequence[str]) -> None:
     """Raises Misfit unless `function` is callable and its parameters begin with these names."""
     if not callable(function):
-        raise Misfit(f"there is no {name}")
+        raise IncompatibleEngine(f"there is no {name}")
     try:
         # A replacement takes *given, **named; the function that it replaced has the names.
         found = tuple(inspect.signature(getattr(function, _MARK, function)).parameters)
     except (TypeError, ValueError):
-        raise Misfit(f"{name} has no signature to check") from None
+        raise IncompatibleEngine(f"{name} has no signature to check") from None
     if found[: len(parameters)] != tuple(parameters):
-        raise Misfit(f"{name} takes ({', '.join(found)[:200]}), not ({', '.join(parameters)})")
+        raise IncompatibleEngine(f"{name} takes ({', '.join(found)[:200]}), not ({', '.join(parameters)})")
 
 
 def resolved(path: str) -> Any:
@@ -174,10 +174,10 @@ def resolved(path: str) -> Any:
             continue
         for name in names[end:]:
             if not hasattr(found, name):
-                raise Misfit(f"there is no {path}")
+                raise IncompatibleEngine(f"there is no {path}")
             found = getattr(found, name)
         return found
-    raise Misfit(f"there is no {path}")
+    raise IncompatibleEngine(f"there is no {path}")
 
 
 def is_on(environ: Mapping[str, str] = os.environ) -> bool:
@@ -196,7 +196,9 @@ def version_of(engine: str) -> str:
 def reason_text(reason: BaseException) -> str:
     """Returns an exception as one line, with its type unless it is a Misfit or ImportError with a message."""
     said = " ".join(str(reason).split())[:_MOST_SAID]
-    return said if isinstance(reason, (Misfit, ImportError)) and said else f"{type(reason).__name__}: {said}"
+    return (
+        said if isinstance(reason, (IncompatibleEngine, ImportError)) and said else f"{type(reason).__name__}: {said}"
+    )
 
 
 def _field_names(owner: Any) -> frozenset[str]:

@@ -15,15 +15,24 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from genkern.engines.hooks import Misfit, Touch, is_on, put_around, reason_text, resolved, taken_out, version_of
+from genkern.engines.hooks import (
+    EngineAttribute,
+    IncompatibleEngine,
+    is_on,
+    reason_text,
+    resolved,
+    restore,
+    version_of,
+    wrap_attribute,
+)
 
 _LOG = logging.getLogger("genkern")
 # Inductor makes a choice of each function of external_matmul with this function. It expects functions that write into
 # `out`, which would cost winners a copy, so genkern replaces it for its own function.
 _MM, _CHOICE = "torch._inductor.kernel.mm", "lazy_register_extern_choice"
 _TOUCHES = (
-    Touch(f"{_MM}.{_CHOICE}", ("fn",)),
-    Touch("torch._inductor.select_algorithm.ExternKernelChoice.__init__", ("self", "kernel", "cpp_kernel")),
+    EngineAttribute(f"{_MM}.{_CHOICE}", ("fn",)),
+    EngineAttribute("torch._inductor.select_algorithm.ExternKernelChoice.__init__", ("self", "kernel", "cpp_kernel")),
 )
 
 
@@ -51,7 +60,7 @@ def register() -> bool:
         for touch in _TOUCHES:
             touch.verify()
         config = _config()
-        put_around(resolved(_MM), _CHOICE, _with_ours)
+        wrap_attribute(resolved(_MM), _CHOICE, _with_ours)
     except Exception as reason:
         _LOG.warning("torch %s compiles without genkern: %s", version_of("torch"), reason_text(reason))
         return False
@@ -67,14 +76,14 @@ def unregister() -> None:
     """Undo `register`. Programs that are already compiled do not change."""
     config = _config()
     config.external_matmul = [each for each in config.external_matmul if each is not genkern_matmul]
-    taken_out(resolved(_MM), _CHOICE)
+    restore(resolved(_MM), _CHOICE)
 
 
 def _config() -> Any:
     import torch._inductor.config as config
 
     if not isinstance(getattr(config, "external_matmul", None), list):
-        raise Misfit("torch._inductor.config.external_matmul is no list")
+        raise IncompatibleEngine("torch._inductor.config.external_matmul is no list")
     return config
 
 

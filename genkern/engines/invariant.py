@@ -20,8 +20,8 @@ from types import ModuleType
 from typing import Any
 
 import genkern
-from genkern.engines.hooks import put_around, reason_text, require
-from genkern.engines.products import BATCHED, WIDE, say_once
+from genkern.engines.hooks import reason_text, require, wrap_attribute
+from genkern.engines.products import BATCHED, WIDE, log_once
 from genkern.gemm.dtypes import BY_TORCH
 from genkern.runtime.process.torch_ops import define_plain, gemm_of
 
@@ -92,7 +92,7 @@ def take_over(module: ModuleType) -> None:
 
     _operators()
     for name in functions:
-        put_around(module, name, in_place_of(name))
+        wrap_attribute(module, name, in_place_of(name))
 
 
 def _matmul(a: Any, b: Any, bias: Any = None, out_dtype: Any = None) -> Any:
@@ -128,7 +128,7 @@ def _served(name: str, op: str, of_genkern: tuple[Any, ...], of_engine: tuple[An
         if serves:
             # The engine continues. Its rows have equal bits from here on, but not the bits of genkern's kernels.
             line += "; rows that genkern computed before may have other bits"
-        say_once(form, line, logging.WARNING if serves else logging.INFO)
+        log_once(form, line, logging.WARNING if serves else logging.INFO)
         return engine(*of_engine)
     _serves[form] = True
     return found

@@ -89,6 +89,6 @@ def operator(op: str) -> Callable[..., Any]:
     return made
 
 
-def say_once(subject: object, line: str, level: int = logging.INFO) -> None:
+def log_once(subject: object, line: str, level: int = logging.INFO) -> None:
     """Logs one line of a subject, the first time only."""
     default_context().say(subject, line, level)

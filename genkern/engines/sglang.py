@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from genkern.engines.hooks import Part, Touch, install, is_on, served_or_own, unhooked
+from genkern.engines.hooks import EngineAttribute, PluginPart, install, is_on, served_or_own, unhooked
 
 _ENGINE = "sglang"
 _LAYERS = "sglang.srt.layers"
@@ -54,34 +54,34 @@ def register() -> None:
         install(_ENGINE, parts())
 
 
-def parts() -> tuple[Part, ...]:
+def parts() -> tuple[PluginPart, ...]:
     """Returns the parts of the plugin, with everything of SGLang that each touches."""
     registry = "sglang.srt.plugins.hook_registry"
     common = (
-        Touch(f"{registry}.HookRegistry.register", ("target", "hook", "hook_type")),
-        Touch(f"{registry}.HookType", fields=("AROUND",)),
-        Touch(f"{_INVARIANT}.is_batch_invariant_mode_enabled", ()),
+        EngineAttribute(f"{registry}.HookRegistry.register", ("target", "hook", "hook_type")),
+        EngineAttribute(f"{registry}.HookType", fields=("AROUND",)),
+        EngineAttribute(f"{_INVARIANT}.is_batch_invariant_mode_enabled", ()),
     )
-    load_model = Touch(_LOAD_MODEL, ("self",))
+    load_model = EngineAttribute(_LOAD_MODEL, ("self",))
     linears = (
-        Touch(f"{_UNQUANT}.UnquantizedLinearMethod.apply", _APPLY),
-        Touch(f"{_UNQUANT}.get_bf16_gemm_backend", ()),
-        Touch(f"{_UNQUANT}.Bf16GemmBackend", fields=("is_cutedsl", "is_gemv")),
-        Touch(f"{_LAYERS}.vocab_parallel_embedding.VocabParallelEmbedding"),
+        EngineAttribute(f"{_UNQUANT}.UnquantizedLinearMethod.apply", _APPLY),
+        EngineAttribute(f"{_UNQUANT}.get_bf16_gemm_backend", ()),
+        EngineAttribute(f"{_UNQUANT}.Bf16GemmBackend", fields=("is_cutedsl", "is_gemv")),
+        EngineAttribute(f"{_LAYERS}.vocab_parallel_embedding.VocabParallelEmbedding"),
     )
     # The functions that quantise x exist only on GPUs, so they are not checked here: the first call looks them up, and
     # SGLang's own code computes if they are missing.
     float8 = (
-        Touch(f"{_FP8}.dispatch_w8a8_block_fp8_linear"),
-        Touch(f"{_FP8}.apply_fp8_linear", _SCALED),
+        EngineAttribute(f"{_FP8}.dispatch_w8a8_block_fp8_linear"),
+        EngineAttribute(f"{_FP8}.apply_fp8_linear", _SCALED),
     )
     return (
-        Part("16-bit linear layers", (*common, load_model, *linears), _linears),
-        Part("fp8 linear layers", (*common, load_model, *float8), _float8),
-        Part("experts", (*common, load_model, Touch(_FUSED_EXPERTS, _EXPERTS)), _experts),
-        Part(
+        PluginPart("16-bit linear layers", (*common, load_model, *linears), _linears),
+        PluginPart("fp8 linear layers", (*common, load_model, *float8), _float8),
+        PluginPart("experts", (*common, load_model, EngineAttribute(_FUSED_EXPERTS, _EXPERTS)), _experts),
+        PluginPart(
             "batch-invariant products",
-            (*common, Touch(f"{_INVARIANT}.enable_batch_invariant_mode")),
+            (*common, EngineAttribute(f"{_INVARIANT}.enable_batch_invariant_mode")),
             _invariant,
         ),
     )

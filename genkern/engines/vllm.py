@@ -14,7 +14,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from genkern.engines.hooks import Misfit, Part, Touch, around, install, is_on, resolved, served_or_own
+from genkern.engines.hooks import (
+    EngineAttribute,
+    IncompatibleEngine,
+    PluginPart,
+    install,
+    is_on,
+    resolved,
+    served_or_own,
+    wrap,
+)
 
 _ENGINE = "vllm"
 _LAYERS = "vllm.model_executor.layers"
@@ -44,44 +53,53 @@ def register() -> None:
         install(_ENGINE, parts())
 
 
-def parts() -> tuple[Part, ...]:
+def parts() -> tuple[PluginPart, ...]:
     """Returns the parts of the plugin, with everything of vLLM that each touches."""
     from genkern.engines import vllm_fp8
 
-    envs = Touch("vllm.envs.VLLM_BATCH_INVARIANT")
-    load_model = Touch(_LOAD_MODEL, ("self", "vllm_config", "model_config"))
+    envs = EngineAttribute("vllm.envs.VLLM_BATCH_INVARIANT")
+    load_model = EngineAttribute(_LOAD_MODEL, ("self", "vllm_config", "model_config"))
     return (
-        Part(
+        PluginPart(
             "compiled programs' keys",
-            (Touch("vllm.envs.environment_variables"), Touch("vllm.envs.compile_factors", ())),
+            (EngineAttribute("vllm.envs.environment_variables"), EngineAttribute("vllm.envs.compile_factors", ())),
             _key,
             _key_trial,
         ),
-        Part(
+        PluginPart(
             "16-bit linear layers",
             (
-                *(envs, load_model, Touch(f"{_UNQUANTIZED}.apply", _APPLY), Touch(f"{_EMBEDDING}.apply", _APPLY)),
-                Touch(f"{_LAYERS}.vocab_parallel_embedding.ParallelLMHead"),
-                Touch(f"{_LAYERS}.vocab_parallel_embedding.VocabParallelEmbedding"),
-                Touch(f"{_LAYERS}.utils.default_unquantized_gemm", ("layer", "x", "weight", "bias")),
-                Touch(f"{_LAYERS}.utils.dispatch_unquantized_gemm"),
+                *(
+                    envs,
+                    load_model,
+                    EngineAttribute(f"{_UNQUANTIZED}.apply", _APPLY),
+                    EngineAttribute(f"{_EMBEDDING}.apply", _APPLY),
+                ),
+                EngineAttribute(f"{_LAYERS}.vocab_parallel_embedding.ParallelLMHead"),
+                EngineAttribute(f"{_LAYERS}.vocab_parallel_embedding.VocabParallelEmbedding"),
+                EngineAttribute(f"{_LAYERS}.utils.default_unquantized_gemm", ("layer", "x", "weight", "bias")),
+                EngineAttribute(f"{_LAYERS}.utils.dispatch_unquantized_gemm"),
             ),
             _linears,
         ),
-        Part("fp8 linear layers", (envs, load_model, *vllm_fp8.TOUCHES), _fp8, vllm_fp8.trial),
-        Part(
+        PluginPart("fp8 linear layers", (envs, load_model, *vllm_fp8.TOUCHES), _fp8, vllm_fp8.trial),
+        PluginPart(
             "experts",
             (
-                *(envs, load_model, Touch(f"{_TRITON_EXPERTS}.apply", ("self", *_EXPERTS))),
-                Touch(_TRITON_EXPERTS, fields=(*_SCALES, *_EXTRAS, *_QUANTIZATION, "quant_config", "_lora_context")),
-                Touch(f"{_LAYERS}.fused_moe.config.FusedMoEQuantConfig", fields=("gemm1_clamp_limit",)),
-                Touch(f"{_LAYERS}.fused_moe.activation.MoEActivation", fields=("SILU",)),
-                Touch(f"{_LAYERS}.fused_moe.fused_moe_method_base.FusedMoEMethodBase", fields=("moe_kernel",)),
-                Touch(f"{_LAYERS}.fused_moe.modular_kernel.FusedMoEKernel", fields=("fused_experts",)),
+                *(envs, load_model, EngineAttribute(f"{_TRITON_EXPERTS}.apply", ("self", *_EXPERTS))),
+                EngineAttribute(
+                    _TRITON_EXPERTS, fields=(*_SCALES, *_EXTRAS, *_QUANTIZATION, "quant_config", "_lora_context")
+                ),
+                EngineAttribute(f"{_LAYERS}.fused_moe.config.FusedMoEQuantConfig", fields=("gemm1_clamp_limit",)),
+                EngineAttribute(f"{_LAYERS}.fused_moe.activation.MoEActivation", fields=("SILU",)),
+                EngineAttribute(
+                    f"{_LAYERS}.fused_moe.fused_moe_method_base.FusedMoEMethodBase", fields=("moe_kernel",)
+                ),
+                EngineAttribute(f"{_LAYERS}.fused_moe.modular_kernel.FusedMoEKernel", fields=("fused_experts",)),
             ),
             _experts,
         ),
-        Part("batch-invariant products", (envs,), _invariant),
+        PluginPart("batch-invariant products", (envs,), _invariant),
     )
 
 
@@ -93,7 +111,7 @@ def _key() -> None:
 
 def _key_trial() -> None:
     if not isinstance(resolved("vllm.envs.environment_variables"), dict):
-        raise Misfit("vllm.envs.environment_variables is no dict")
+        raise IncompatibleEngine("vllm.envs.environment_variables is no dict")
 
 
 @functools.cache
@@ -113,16 +131,16 @@ def digest() -> str:
 
 
 def _linears() -> None:
-    around(f"{_UNQUANTIZED}.apply", _apply)
-    around(f"{_EMBEDDING}.apply", _apply)
-    around(_LOAD_MODEL, _load)
+    wrap(f"{_UNQUANTIZED}.apply", _apply)
+    wrap(f"{_EMBEDDING}.apply", _apply)
+    wrap(_LOAD_MODEL, _load)
 
 
 def _fp8() -> None:
     from genkern.engines import vllm_fp8
 
     vllm_fp8.put()
-    around(_LOAD_MODEL, _load)
+    wrap(_LOAD_MODEL, _load)
 
 
 def _apply(before: Callable[..., Any]) -> Callable[..., Any]:
@@ -224,8 +242,8 @@ def linear_layer(module: Any, product: Any) -> Any:
 
 
 def _experts() -> None:
-    around(f"{_TRITON_EXPERTS}.apply", _apply_experts)
-    around(_LOAD_MODEL, _load)
+    wrap(f"{_TRITON_EXPERTS}.apply", _apply_experts)
+    wrap(_LOAD_MODEL, _load)
 
 
 def _expert_layer(module: Any, method: Any) -> Any:
@@ -337,9 +355,9 @@ def _invariant() -> None:
     for path in _INVARIANT:
         try:
             module = resolved(path)
-        except (Misfit, ImportError):
+        except (IncompatibleEngine, ImportError):
             continue
-        Touch(f"{path}.linear_batch_invariant", ("input", "weight", "bias")).verify()
+        EngineAttribute(f"{path}.linear_batch_invariant", ("input", "weight", "bias")).verify()
         take_over(module)
         return
-    raise Misfit(f"there is neither {' nor '.join(_INVARIANT)}")
+    raise IncompatibleEngine(f"there is neither {' nor '.join(_INVARIANT)}")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from genkern.engines.hooks import Misfit, Touch, around, resolved
+from genkern.engines.hooks import EngineAttribute, IncompatibleEngine, resolved, wrap
 
 _KERNELS = "vllm.model_executor.kernels.linear"
 _SCALED, _BLOCKS = "apply_scaled_mm", "apply_block_scaled_mm"
@@ -33,27 +33,27 @@ _COLUMNS = "_genkern_columns"
 
 TOUCHES = (
     *(
-        Touch(f"{_KERNELS}.{name}.{method}", _SCALED_OPERANDS if method == _SCALED else _BLOCK_OPERANDS)
+        EngineAttribute(f"{_KERNELS}.{name}.{method}", _SCALED_OPERANDS if method == _SCALED else _BLOCK_OPERANDS)
         for name, method in _HOOKED.items()
     ),
-    Touch(f"{_KERNELS}.FP8ScaledMMLinearKernel", fields=("quant_fp8", "config")),
-    Touch(f"{_KERNELS}.FP8ScaledMMLinearKernel._get_layer_params", ("self", "layer")),
-    Touch(f"{_KERNELS}.Fp8BlockScaledMMLinearKernel", fields=("quant_fp8", "config", "apply_input_quant")),
-    Touch(f"{_KERNELS}.Fp8BlockScaledMMLinearKernel._get_layer_params", ("self", "layer")),
-    Touch(
+    EngineAttribute(f"{_KERNELS}.FP8ScaledMMLinearKernel", fields=("quant_fp8", "config")),
+    EngineAttribute(f"{_KERNELS}.FP8ScaledMMLinearKernel._get_layer_params", ("self", "layer")),
+    EngineAttribute(f"{_KERNELS}.Fp8BlockScaledMMLinearKernel", fields=("quant_fp8", "config", "apply_input_quant")),
+    EngineAttribute(f"{_KERNELS}.Fp8BlockScaledMMLinearKernel._get_layer_params", ("self", "layer")),
+    EngineAttribute(
         f"{_KERNELS}.FP8ScaledMMLinearLayerConfig",
         fields=("weight_quant_key", "activation_quant_key", "weight_shape", "out_dtype"),
     ),
-    Touch(
+    EngineAttribute(
         f"{_KERNELS}.scaled_mm.BlockScaledMMLinearKernel.FP8BlockParams",
         fields=("weight", "weight_scale_inv", "weight_scale"),
     ),
-    Touch(f"{_KEYS}.GroupShape", fields=_GROUP),
-    Touch(f"{_KEYS}.ScaleDesc", fields=("static", "group_shape")),
-    Touch(f"{_KEYS}.QuantKey", fields=("dtype", "scale")),
-    Touch("vllm.model_executor.layers.quantization.input_quant_fp8.QuantFP8", fields=("tma_aligned_scales",)),
-    Touch(f"{_QUANT}.fp8_utils.per_token_group_quant_fp8", ("x", "group_size")),
-    Touch("vllm.config.get_current_vllm_config_or_none", ()),
+    EngineAttribute(f"{_KEYS}.GroupShape", fields=_GROUP),
+    EngineAttribute(f"{_KEYS}.ScaleDesc", fields=("static", "group_shape")),
+    EngineAttribute(f"{_KEYS}.QuantKey", fields=("dtype", "scale")),
+    EngineAttribute("vllm.model_executor.layers.quantization.input_quant_fp8.QuantFP8", fields=("tma_aligned_scales",)),
+    EngineAttribute(f"{_QUANT}.fp8_utils.per_token_group_quant_fp8", ("x", "group_size")),
+    EngineAttribute("vllm.config.get_current_vllm_config_or_none", ()),
 )
 
 
@@ -68,13 +68,13 @@ def trial() -> None:
     }
     for (of_x, of_weight), expected in names.items():
         if scales_of(getattr(keys, of_x), getattr(keys, of_weight)) != expected:
-            raise Misfit(f"{_KEYS}.{of_x} with {of_weight} is not {expected}")
+            raise IncompatibleEngine(f"{_KEYS}.{of_x} with {of_weight} is not {expected}")
 
 
 def put() -> None:
     """Replaces the methods of vLLM's kernels that multiply (_HOOKED)."""
     for name, method in _HOOKED.items():
-        around(f"{_KERNELS}.{name}.{method}", _scaled if method == _SCALED else _in_blocks)
+        wrap(f"{_KERNELS}.{name}.{method}", _scaled if method == _SCALED else _in_blocks)
 
 
 def kernel_of(module: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from genkern.engines.hooks import served_or_own
 from genkern.errors import GenkernError
 from genkern.ops.op import get_op
-from genkern.runtime.calls.call_arguments import Given
+from genkern.runtime.calls.call_arguments import CallArguments
 from genkern.runtime.calls.implementation import as_tuned
 from genkern.runtime.process.default_context import default_context
 from genkern.runtime.process.torch_ops import define_plain, gemm_of
@@ -108,7 +108,7 @@ def has_winner(op: str, x: Any, weight: Any, bias: Any, out: Any, scale_a: Any, 
 def _finds(op: str, given: tuple[Any, ...]) -> bool:
     context = default_context()
     try:
-        found = Given.of(get_op(op), *given)
+        found = CallArguments.of(get_op(op), *given)
     except GenkernError:
         return False
     problem, gpu = as_tuned(context, found), context.gpu(found.device)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from genkern.decoding import shown
 from genkern.errors import InputError
-from genkern.files.format_in_names import SaidFormat, said_by_kernel
+from genkern.files.format_in_names import StatedFormat, format_in_kernel_name
 from genkern.files.gemm_entry import refuse_unknown
 from genkern.gemm.dtypes import parse_dtype
 from genkern.ops.fields import fields_of
@@ -135,15 +135,15 @@ def rowwise() -> Mapping[str, str]:
     return {field.name: "per_token" for field in fields if field.name == "scales" and "per_token" in field.words}
 
 
-def said_format(row: Mapping[str, str]) -> tuple[SaidFormat, str]:
+def stated_format(row: Mapping[str, str]) -> tuple[StatedFormat, str]:
     """Return what a row says about its format beyond its types, and the name of the column that says it.
 
     Raises InputError if bpreshuffle is invalid.
     """
-    batched = SaidFormat(batched=bool(row.get("B")))
+    batched = StatedFormat(batched=bool(row.get("B")))
     if is_shuffled(row):
-        return SaidFormat(shuffled=True) | batched, BY_COLUMN
-    said = said_by_kernel(row.get("kernelName", ""))
+        return StatedFormat(shuffled=True) | batched, BY_COLUMN
+    said = format_in_kernel_name(row.get("kernelName", ""))
     return said | batched, "column B" if batched.batched else "kernelName"
 
 

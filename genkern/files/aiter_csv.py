@@ -34,11 +34,11 @@ from genkern.files.aiter_columns import (
     meant_by,
     number,
     rowwise,
-    said_format,
+    stated_format,
 )
 from genkern.files.config_entry import parse_config
 from genkern.files.flat_csv import Row, read_table
-from genkern.files.format_in_names import PLAIN, SaidFormat, said_by_name
+from genkern.files.format_in_names import PLAIN, StatedFormat, format_in_file_name
 from genkern.files.gemm_entry import GemmDefaults, SizeItem, names_types, of_format, resolve, widths_of
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.gpus import known_archs
@@ -48,7 +48,7 @@ from genkern.ops.fields import own_text
 from genkern.ops.op import get_op
 from genkern.result.result import LIBRARY, Result
 from genkern.result.row import NAMES, result_of, values_of
-from genkern.timing.libraries import HIPBLASLT, AsmKernel, asm_kernel, is_call, kept_algorithm
+from genkern.timing.libraries import HIPBLASLT, AsmKernel, asm_kernel, is_call, stored_algorithm
 from genkern.timing.trust_rank import SHARED
 
 # libtype of predicted times, since no column has the source of a time. AITER skips rows of unknown libraries.
@@ -77,7 +77,7 @@ def size_items(text: str, where: str) -> Iterator[SizeItem]:
     for place, row in enumerate(table.rows):
         try:
             values = entry_values(row.values)
-            said, said_where = said_format(row.values)
+            said, said_where = stated_format(row.values)
         except InputError as exc:
             raise InputError(f"{where}, line {row.line}: {exc}") from None
         notes = (ROWWISE,) if row.values.get("q_dtype_w") and not rowwise() else ()
@@ -121,7 +121,7 @@ def untuned_text(problems: Sequence[GemmProblem], where: str) -> str:
             raise InputError(f"{where} cannot hold {problem.size}: {reason}: name a YAML file")
         if "dtype" not in columns and "q_dtype_w" not in columns and problem.dtype_a not in _default_types(problem.op):
             raise InputError(f"{where} has no column for {problem.dtype_a} of {problem.size}: name a YAML file")
-    said = said_by_name(os.path.basename(where)) | SaidFormat(batched="B" in columns)
+    said = format_in_file_name(os.path.basename(where)) | StatedFormat(batched="B" in columns)
     if "dtype" not in columns and said.op_name("") != ops[0] and f"{said.op_name('')}_blockscale" != ops[0]:
         raise InputError(f"{where}: its columns do not identify {ops[0]}: name it {ops[0]}_untuned_gemm.csv")
     rows = (_size_cells(problem) for problem in problems)
@@ -140,7 +140,7 @@ def read_rows(text: str, where: str, defaults: GemmDefaults) -> Iterator[Result]
         raise ResultsError(f"{where}: column {min(missing)} is missing; this is a list of sizes, not of results")
     for row in rows:
         try:
-            found = _row(row.values, defaults, said_by_name(os.path.basename(where)))
+            found = _row(row.values, defaults, format_in_file_name(os.path.basename(where)))
         except InputError as exc:
             raise ResultsError(f"{where}, line {row.line}: {exc}") from None
         yield replace(found, line=row.line)
@@ -300,7 +300,7 @@ def _solution(winner: Result) -> int | None:
     """
     if (kernel := _assembly(winner)) is not None:
         return kernel.solution
-    kept = kept_algorithm(winner.vendor) if _is_another_s(winner) else None
+    kept = stored_algorithm(winner.vendor) if _is_another_s(winner) else None
     return None if kept is None else kept.solution
 
 
@@ -317,10 +317,10 @@ def _is_another_s(winner: Result) -> bool:
     return winner.choice != CONFIG_WINS and "solidx" in TUNED_COLUMNS.get(winner.problem.op, ())
 
 
-def _row(cells: Mapping[str, str], defaults: GemmDefaults, by_name: SaidFormat) -> Result:
+def _row(cells: Mapping[str, str], defaults: GemmDefaults, by_name: StatedFormat) -> Result:
     values = entry_values(cells)
     typed = names_types(values, defaults)
-    said = by_name | SaidFormat(shuffled=is_shuffled(cells), batched=bool(cells.get("B")))
+    said = by_name | StatedFormat(shuffled=is_shuffled(cells), batched=bool(cells.get("B")))
     op = values.get("op") if cells.get("op") else said.op_name(widths_of(values))
     if op in TUNED_COLUMNS and (said.special or cells.get("op")):
         values = of_format(str(op), {**meant_by(str(op)), **values, "op": op})

@@ -15,7 +15,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.result.result import Result
 
 
-class Kind(Protocol):
+class FileKind(Protocol):
     """The functions that a module of this package provides for one kind; `where` is the file's name in messages."""
 
     ONE_ROW_A_KEY: bool
@@ -46,11 +46,11 @@ class Kind(Protocol):
         """Return why a file with this head cannot take results of all these ops; "" if it can."""
 
 
-_BY_SUFFIX: dict[str, Kind] = {".csv": aiter_csv}
-_OTHERS: Kind = tune_gemm_yaml
+_BY_SUFFIX: dict[str, FileKind] = {".csv": aiter_csv}
+_OTHERS: FileKind = tune_gemm_yaml
 
 
-def kind_of(path: str) -> Kind:
+def kind_of(path: str) -> FileKind:
     """Return AITER's CSV for a name that ends in .csv, otherwise tune_gemm's YAML."""
     return next((kind for suffix, kind in _BY_SUFFIX.items() if path.lower().endswith(suffix)), _OTHERS)
 

@@ -34,7 +34,7 @@ _OPERANDS = (("a4w4", re.compile(r"f4gemm|per_?1x32fp4")), ("a8w8", re.compile(r
 
 
 @dataclass(frozen=True)
-class SaidFormat:
+class StatedFormat:
     """The stated parts of a format.
 
     widths: widths of the operands, such as "a8w8"; "" if not stated
@@ -48,9 +48,9 @@ class SaidFormat:
     shuffled: bool = False
     batched: bool = False
 
-    def __or__(self, other: SaidFormat) -> SaidFormat:
+    def __or__(self, other: StatedFormat) -> StatedFormat:
         """Return the union of both; `widths` is the first one's if both state it."""
-        return SaidFormat(
+        return StatedFormat(
             self.widths or other.widths,
             self.blockscale or other.blockscale,
             self.shuffled or other.shuffled,
@@ -70,15 +70,15 @@ class SaidFormat:
         return BATCHED * self.batched + "_".join(parts)
 
 
-NOTHING_SAID = SaidFormat()
+NOTHING_SAID = StatedFormat()
 
 
-def said_by_name(name: str) -> SaidFormat:
+def format_in_file_name(name: str) -> StatedFormat:
     """Return the format that a file's name states; `widths` is empty if it states two (`a8w8_and_a16w16.yaml`)."""
     folded = name.casefold()
     widths = {match.group() for match in _BITS.finditer(folded)}
     widths |= {f"a{match[2]}w{match[1]}" for match in _BITS_TURNED.finditer(folded)}
-    return SaidFormat(
+    return StatedFormat(
         widths.pop() if len(widths) == 1 else "", bool(_BLOCK.search(folded)), bool(_SHUFFLED.search(folded))
     )
 
@@ -89,17 +89,17 @@ def word_in_name(name: str) -> str:
     return match.group() if match else ""
 
 
-def said_by_kernel(name: str) -> SaidFormat:
+def format_in_kernel_name(name: str) -> StatedFormat:
     """Return the format that a kernel's name states.
 
     Examples: a8w8_blockscale_1x128x128_... of CK, ...per1x32Fp4_BpreShuffle_32x128E of assembly kernels.
     """
-    found = said_by_name(name[:1000])
+    found = format_in_file_name(name[:1000])
     folded = name[:1000].casefold()
-    return found | SaidFormat(next((widths for widths, pattern in _OPERANDS if pattern.search(folded)), ""))
+    return found | StatedFormat(next((widths for widths, pattern in _OPERANDS if pattern.search(folded)), ""))
 
 
-def known_op(said: SaidFormat, widths: str, source: str) -> str:
+def known_op(said: StatedFormat, widths: str, source: str) -> str:
     """Return the op that `said` names. Raises InputError (without the place) if genkern has no such format.
 
     `widths` is used if `said` has none; `source` is what stated the format.

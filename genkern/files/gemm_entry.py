@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from genkern.decoding import shown
 from genkern.errors import InputError
-from genkern.files.format_in_names import NOTHING_SAID, SaidFormat
+from genkern.files.format_in_names import NOTHING_SAID, StatedFormat
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.problem import ACTIVATIONS, DEFAULT_OP, MAX_DIMENSION, GemmProblem, Own
 from genkern.ops.accumulate import ACCUMULATE, FULL, on_arch
@@ -57,7 +57,7 @@ class SizeItem:
     values: Mapping[str, object]
     untyped: str
     untyped_advice: str = ""
-    said: SaidFormat = NOTHING_SAID
+    said: StatedFormat = NOTHING_SAID
     said_where: str = ""
     notes: tuple[str, ...] = ()
     file_notes: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ def widths_of(values: Mapping[str, object]) -> str:
     return str(values.get("op") or by_type)
 
 
-def said_by_result(values: Mapping[str, object]) -> dict[str, object]:
+def with_result_defaults(values: Mapping[str, object]) -> dict[str, object]:
     """Return a result's values, with the default of each own field of its format that it leaves out."""
     op = values.get("op")
     fields = fields_of(get_op(op).fields) if isinstance(op, str) and op in op_names() else ()

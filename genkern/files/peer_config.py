@@ -14,7 +14,7 @@ from genkern.files.timed_size import TimedSize
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, gpu_named, known_archs
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
 
@@ -56,7 +56,7 @@ class Imported:
         does."""
         try:
             config = parsed(values, names, ignored, self.arch)
-        except NotTaken as reason:
+        except UnsupportedConfig as reason:
             self.left_out[str(reason)] += 1
             return
         if illegal := get_op(problem.op).refuse(problem, self.arch) or legal(problem, config, gpu_for_arch(self.arch)):
@@ -94,7 +94,7 @@ class UnknownDevice(InputError):
     """The name of a file has no GPU that genkern knows."""
 
 
-class NotTaken(Exception):
+class UnsupportedConfig(Exception):
     """genkern's kernel cannot run a config; the message says why."""
 
 
@@ -102,7 +102,8 @@ def parsed(values: object, names: Mapping[str, str], ignored: Collection[str], a
     """Return the config in `values`.
 
     `names` maps keys to genkern's names if they differ; keys in `ignored` add nothing. Raises InputError if `values` is
-    not an object or lacks a side of the tile, and NotTaken for any other config that genkern's kernel cannot run.
+    not an object or lacks a side of the tile, and UnsupportedConfig for any other config that genkern's kernel cannot
+    run.
     """
     if not isinstance(values, Mapping):
         raise InputError("is not an object with BLOCK_SIZE_M and so on")
@@ -113,18 +114,18 @@ def parsed(values: object, names: Mapping[str, str], ignored: Collection[str], a
     if missing := [key for key in _TILE if key not in given]:
         raise InputError(f"has no {missing[0]}")
     if unknown := next((key for key in given if key not in known.values()), ""):
-        raise NotTaken(f"{unknown[:40]} = {shown(given[unknown])}: no such option in genkern's kernel")
+        raise UnsupportedConfig(f"{unknown[:40]} = {shown(given[unknown])}: no such option in genkern's kernel")
     given.setdefault("num_stages", _TRITONS_STAGES[gpu_for_arch(arch).vendor])
     try:
         return config_of({**given, "family": FAMILY})
     except InputError as error:
-        raise NotTaken(f"no config of {FAMILY}: {error}") from None
+        raise UnsupportedConfig(f"no config of {FAMILY}: {error}") from None
 
 
 def plain_obstacle(config: Config, splits: bool) -> str:
     """Return why another program's kernel of the same kind cannot run `config`; "" if it can. `splits`: it can split
     K."""
-    if (stem := form_of(config).stem) != FAMILY:
+    if (stem := traits_of(config).stem) != FAMILY:
         return f"a config of {stem}, which is a kernel of genkern's own"
     if config.SPLIT_K > 1 and not splits:
         return "a config with SPLIT_K"

@@ -10,7 +10,7 @@ from pathlib import Path
 from genkern.errors import InputError, ResultsError
 from genkern.file_io import is_stream, read_text, shown_path, write_whole
 from genkern.files import aiter_fmoe
-from genkern.files.file_kind import Kind, kind_of
+from genkern.files.file_kind import FileKind, kind_of
 from genkern.files.gemm_entry import GemmDefaults
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import NOT_PRESENT, Gpu, gpu_for_device, partition_of
@@ -206,12 +206,12 @@ def require_same_run(path: str, facts: RunFacts, defaults: GemmDefaults) -> None
             _refuse_other_run(path, row, facts)
 
 
-def _is_result_of(row: Result, facts: RunFacts, kind: Kind) -> bool:
+def _is_result_of(row: Result, facts: RunFacts, kind: FileKind) -> bool:
     """Return True if the row is a result for the device of a run."""
     return row.is_genkerns and row.is_of(facts.key) and _says_device(row, kind)
 
 
-def _says_device(row: Result, kind: Kind) -> bool:
+def _says_device(row: Result, kind: FileKind) -> bool:
     """Return True if the row identifies its device sufficiently.
 
     For kinds with one row per key the key must be complete. Rows of tune_gemm's lists, which have no device, count as

@@ -11,7 +11,7 @@ from genkern.errors import InputError
 from genkern.file_io import read_text, shown_path
 from genkern.files.aiter_columns import BY_COLUMN
 from genkern.files.file_kind import kind_of
-from genkern.files.format_in_names import BATCHED, SaidFormat, known_op, said_by_name, word_in_name
+from genkern.files.format_in_names import BATCHED, StatedFormat, format_in_file_name, known_op, word_in_name
 from genkern.files.gemm_entry import (
     GemmDefaults,
     SizeItem,
@@ -63,7 +63,7 @@ def parse_sizes(text: str, path: str, defaults: GemmDefaults, arch: str | None) 
     """Parse the text of a size list; see `read_sizes`."""
     where = shown_path(path)
     name = os.path.basename(path)
-    by_name, word = said_by_name(name), word_in_name(name)
+    by_name, word = format_in_file_name(name), word_in_name(name)
     found: list[GemmProblem] = []
     notes: Counter[str] = Counter()
     file_notes: list[str] = []
@@ -85,7 +85,7 @@ def parse_sizes(text: str, path: str, defaults: GemmDefaults, arch: str | None) 
 
 
 def _with_format(
-    item: SizeItem, by_name: SaidFormat, word: str, defaults: GemmDefaults
+    item: SizeItem, by_name: StatedFormat, word: str, defaults: GemmDefaults
 ) -> tuple[dict[str, object], tuple[str, ...]]:
     """Return the entry's values with the op that other parts of the file state, and its notes. Raises InputError."""
     values, notes = dict(item.values), item.notes

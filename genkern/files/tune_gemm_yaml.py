@@ -25,7 +25,7 @@ from genkern.files.gemm_entry import (
     own_keys,
     refuse_unknown,
     resolve,
-    said_by_result,
+    with_result_defaults,
 )
 from genkern.gemm.config import Config, has_amd_options
 from genkern.gemm.gpu import arch_vendor
@@ -63,7 +63,7 @@ def size_items(text: str, where: str) -> Iterator[SizeItem]:
         if "family" in entry.values:
             # genkern writes the activation of a result only if there is one.
             values.setdefault("activation", "none")
-            values = said_by_result(values)
+            values = with_result_defaults(values)
         yield SizeItem(entry.line, values, UNTYPED, FP16_ADVICE)
 
 

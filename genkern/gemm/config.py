@@ -79,7 +79,7 @@ class Config:
         except KeyError:
             raise AttributeError(f"a config has no parameter {name!r}") from None
 
-    def having(self, **changes: Value) -> Config:
+    def with_values(self, **changes: Value) -> Config:
         """Return a copy with these parameters changed."""
         return replace(self, **changes)  # type: ignore[arg-type]
 

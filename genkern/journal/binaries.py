@@ -17,7 +17,7 @@ _RESOURCES = tuple(field.name for field in fields(Resources) if field.name != "c
 
 
 @dataclass(frozen=True)
-class MadeBinary:
+class JournalBinary:
     """The main binary of a unit.
 
     key: first digits of its content address
@@ -30,11 +30,11 @@ class MadeBinary:
     compile_s: float | None = None
 
     @classmethod
-    def of(cls, binary: Binary) -> MadeBinary:
+    def of(cls, binary: Binary) -> JournalBinary:
         return cls(binary.key[:_DIGITS], binary.resources, binary.compile_s)
 
 
-def made_columns(made: Mapping[str, MadeBinary]) -> dict[str, Any]:
+def binary_columns(made: Mapping[str, JournalBinary]) -> dict[str, Any]:
     """Return the binaries, by the name of the first config of their unit, as JSON values.
 
     Columns without values are omitted.
@@ -46,8 +46,8 @@ def made_columns(made: Mapping[str, MadeBinary]) -> dict[str, Any]:
     return {"config": shortened(made), "key": [binary.key for binary in each], **said}
 
 
-def made_of(value: Mapping[str, Any]) -> dict[str, MadeBinary]:
-    """Return the binaries of `made_columns`.
+def binaries_of(value: Mapping[str, Any]) -> dict[str, JournalBinary]:
+    """Return the binaries of `binary_columns`.
 
     Raises ValueError, LookupError, TypeError or AttributeError.
     """
@@ -58,5 +58,5 @@ def made_of(value: Mapping[str, Any]) -> dict[str, MadeBinary]:
     made = {}
     for place, (name, key) in enumerate(zip(names, keys, strict=True)):
         resources = {need: column[place] for need, column in needs.items()}
-        made[name] = decode(MadeBinary, {"key": key, "resources": resources, "compile_s": seconds[place]})
+        made[name] = decode(JournalBinary, {"key": key, "resources": resources, "compile_s": seconds[place]})
     return made

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from genkern.errors import BugError, OutputError
-from genkern.file_io import regular, shown_path
+from genkern.file_io import open_regular, shown_path
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class BugLog:
         head = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {what}\n{self.command}\n{made_with}\n{bug.message}\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.path, "a", encoding="utf-8", errors="backslashreplace", opener=regular) as file:
+            with open(self.path, "a", encoding="utf-8", errors="backslashreplace", opener=open_regular) as file:
                 file.write(f"{head}{bug.details.rstrip()}\n\n")
         except OSError as error:
             raise OutputError(

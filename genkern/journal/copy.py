@@ -7,11 +7,11 @@ from typing import Any
 
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.facts import JournalFacts
-from genkern.journal.journal import Facts
+from genkern.journal.journal import FactWriter
 from genkern.journal.journal_line import entry_of, journal_line
 
 
-class JournalCopy(Facts):
+class JournalCopy(FactWriter):
     """Knows the facts of `journal` at the time of the fork.
 
     `send(lines, decides)` receives whole lines, from any thread, and whether they decide a problem. Every problem must

@@ -16,10 +16,10 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Measurement, Outcome, Unfit
 from genkern.journal.batch import codes_of, measurements_of, restored, unfit_of
-from genkern.journal.binaries import MadeBinary, made_of
+from genkern.journal.binaries import JournalBinary, binaries_of
 from genkern.journal.header import SCHEMA, OldJournal, UnusableJournal, differences, header_of_today, other_version
 from genkern.journal.journal_line import checksums, entry_of, require_whole, unsealed_header
-from genkern.journal.search_steps import Searched, searched_of
+from genkern.journal.search_steps import SearchRecord, parse_search
 from genkern.kernels.cute.user_families import ENVIRONMENT
 from genkern.result.journal_values import result_of
 from genkern.result.result import Result
@@ -109,14 +109,14 @@ class ProblemFacts:
     unchecked: checks whose process was lost; a record only, without consequences
     rows: comparisons of rows to the bit, by name
     sums: order in which a library call of the finals adds along K; "" if it is not the order of any config
-    codes: digest of the code (`Bench.code_of`) that the facts about a config refer to
+    codes: digest of the code (`CandidateBuilder.code_of`) that the facts about a config refer to
     winner: the winner
     begun, compiled, ended: facts of the last start
     """
 
     unfit: dict[str, Unfit] = field(default_factory=dict)
     screened: dict[str, Measurement] = field(default_factory=dict)
-    made: dict[str, MadeBinary] = field(default_factory=dict)
+    made: dict[str, JournalBinary] = field(default_factory=dict)
     search: bytes = b""
     finals: list[Measurement] = field(default_factory=list)
     confirmed: list[Measurement] = field(default_factory=list)
@@ -153,12 +153,12 @@ class ProblemFacts:
             self.finals, self.confirmed = [], []
 
     @property
-    def searched(self) -> Searched | None:
+    def searched(self) -> SearchRecord | None:
         """The steps of the search, for a journal that was read from a file.
 
         Raises ValueError, LookupError, TypeError or AttributeError if they are malformed.
         """
-        return searched_of(entry_of(self.search)["value"], self.screened) if self.search else None
+        return parse_search(entry_of(self.search)["value"], self.screened) if self.search else None
 
 
 class JournalFacts:
@@ -272,7 +272,7 @@ class JournalFacts:
         elif fact == "unfit":
             facts.unfit |= unfit_of(value)
         elif fact == "made":
-            facts.made |= made_of(value)
+            facts.made |= binaries_of(value)
         elif fact == "compiled":
             facts.compiled = decode(Compiled, value)
         elif fact == "retimed":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from genkern.errors import OutputError
-from genkern.file_io import regular, shown_path
+from genkern.file_io import open_regular, shown_path
 from genkern.journal.run_files import RunFiles
 
 # A process that tests whether a lock is held holds it for some microseconds. Waiting this long tolerates such tests.
@@ -46,7 +46,7 @@ def held(path: str | Path) -> Iterator[None]:
     """
     deadline_s = time.monotonic() + _PATIENCE_S
     while True:
-        with open(path, "a", opener=regular) as file:
+        with open(path, "a", opener=open_regular) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -74,7 +74,7 @@ def is_held(path: str | Path) -> bool | None:
     lock for some microseconds, which `held` waits for.
     """
     try:
-        file = open(path, "rb", opener=regular)  # noqa: SIM115  closed below, whatever flock says
+        file = open(path, "rb", opener=open_regular)  # noqa: SIM115  closed below, whatever flock says
     except OSError as error:
         return False if error.errno == errno.ENOENT else None
     with file:

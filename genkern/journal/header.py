@@ -13,7 +13,7 @@ import genkern.kernels
 import genkern.ops
 import genkern.templates
 from genkern.errors import ResultsError
-from genkern.ops.user_formats import folders
+from genkern.ops.user_formats import format_folders
 
 SCHEMA = 5
 # Keys that may be missing, because a tool did not answer or an earlier release did not write them. Their absence alone
@@ -52,7 +52,7 @@ def generator() -> str:
     If it is equal, all kernels are equal. If it differs, the code digest in each fact tells whether its kernel changed.
     """
     packages = genkern.templates, genkern.kernels, genkern.ops, genkern.gemm
-    places = [Path(package.__path__[0]) for package in packages] + list(folders())
+    places = [Path(package.__path__[0]) for package in packages] + list(format_folders())
     digest = hashlib.sha256()
     for place in places:
         # Only sources, not the files that Python compiles from them.
@@ -83,7 +83,7 @@ def header_of_today(header: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**{key: value for key, value in header.items() if key != "patience"}, "strategy": said}
 
 
-def made_otherwise(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
+def origin_differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
     """Return how the conditions of results in the run `found` differ from those in the run `expected`."""
     was, now = ({name: header.get(name) for name in _MADE_WITH} for header in (found, expected))
     spaces = [dict(header.get("space") or {}) for header in (found, expected)]

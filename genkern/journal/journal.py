@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from genkern.errors import GenkernError, OutputError
-from genkern.file_io import regular
+from genkern.file_io import open_regular
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Measurement, Unfit
 from genkern.journal.batch import codes_columns, columns, shortened, unfit_columns
-from genkern.journal.binaries import MadeBinary, made_columns
+from genkern.journal.binaries import JournalBinary, binary_columns
 from genkern.journal.facts import Begun, Compiled, Ended, JournalFacts, Start
 from genkern.journal.header import SCHEMA
-from genkern.journal.journal_line import behind, checksums, journal_line
-from genkern.journal.search_steps import Searched, value_of
+from genkern.journal.journal_line import chained_line, checksums, journal_line
+from genkern.journal.search_steps import SearchRecord, search_value
 from genkern.result.journal_values import values_of
 from genkern.result.result import Result
 
@@ -34,7 +34,7 @@ BATCH_S = 1.0
 _Group = tuple[list[Measurement], list[tuple[Sequence[str], Unfit]], dict[str, str]]
 
 
-class Facts(JournalFacts, ABC):
+class FactWriter(JournalFacts, ABC):
     """The facts of a journal, to which a run adds new facts.
 
     Facts about single candidates wait to be written together, up to BATCH_FACTS of them or for BATCH_S seconds. Any
@@ -48,11 +48,11 @@ class Facts(JournalFacts, ABC):
         self._timer: threading.Timer | None = None
         self._failure: GenkernError | None = None
 
-    def began(self, problem: GemmProblem, begun: Begun) -> None:
+    def add_begun(self, problem: GemmProblem, begun: Begun) -> None:
         self.of(problem).begun = begun
         self._append("began", vars(begun), problem)
 
-    def unfit(self, problem: GemmProblem, configs: Sequence[str], unfit: Unfit, code: str = "") -> None:
+    def add_unfit(self, problem: GemmProblem, configs: Sequence[str], unfit: Unfit, code: str = "") -> None:
         """Record configs that are unfit for the same reason, as one fact: a continued run knows all of them or none.
 
         `code`: digest of their code, "" if unknown.
@@ -63,11 +63,11 @@ class Facts(JournalFacts, ABC):
             self._group(problem)[1].append((configs, unfit))
             self._wait(problem)
 
-    def compiled(self, problem: GemmProblem, compiled: Compiled) -> None:
+    def add_compiled(self, problem: GemmProblem, compiled: Compiled) -> None:
         self.of(problem).compiled = compiled
         self._append("compiled", vars(compiled), problem)
 
-    def screened(self, problem: GemmProblem, measurement: Measurement, code: str = "") -> None:
+    def add_screened(self, problem: GemmProblem, measurement: Measurement, code: str = "") -> None:
         """Record a measurement of the screening. `code`: digest of the config's code, as in `unfit`."""
         self.of(problem).screened[measurement.config] = measurement
         with self._lock:
@@ -75,26 +75,26 @@ class Facts(JournalFacts, ABC):
             self._group(problem)[0].append(measurement)
             self._wait(problem)
 
-    def searched(self, problem: GemmProblem, searched: Searched) -> None:
+    def add_search(self, problem: GemmProblem, searched: SearchRecord) -> None:
         """Record how the search went: what the strategy was asked and told."""
-        self._append("searched", value_of(searched), problem)
+        self._append("searched", search_value(searched), problem)
 
-    def made(self, problem: GemmProblem, made: Mapping[str, MadeBinary]) -> None:
+    def add_binaries(self, problem: GemmProblem, made: Mapping[str, JournalBinary]) -> None:
         """Record the compiled binaries, by the first config of each unit."""
         self.of(problem).made |= made
-        self._append("made", made_columns(made), problem)
+        self._append("made", binary_columns(made), problem)
 
-    def retimed(self, problem: GemmProblem, finals: list[Measurement]) -> None:
+    def add_retimed(self, problem: GemmProblem, finals: list[Measurement]) -> None:
         """Record all finals of a problem as one fact, since a part of them would not be comparable."""
         self.of(problem).finals = finals
         self._append("retimed", columns(finals), problem)
 
-    def confirmed(self, problem: GemmProblem, finals: list[Measurement]) -> None:
+    def add_confirmed(self, problem: GemmProblem, finals: list[Measurement]) -> None:
         """Record the confirmation of the winner and of what it is compared with, as one fact."""
         self.of(problem).confirmed = finals
         self._append("confirmed", columns(finals), problem)
 
-    def checked(self, problem: GemmProblem, check: Check) -> None:
+    def add_check(self, problem: GemmProblem, check: Check) -> None:
         """Record a check.
 
         If its process was lost, it is a fact of another kind, so that a continued run repeats the check.
@@ -103,34 +103,34 @@ class Facts(JournalFacts, ABC):
         (facts.unchecked if check.lost else facts.checks)[check.config] = check
         self._append("unchecked" if check.lost else "checked", dataclasses.asdict(check), problem)
 
-    def rows(self, problem: GemmProblem, check: Check) -> None:
+    def add_row_check(self, problem: GemmProblem, check: Check) -> None:
         """Record a comparison of rows to the bit."""
         self.of(problem).rows[check.config] = check
         self._append("rows", dataclasses.asdict(check), problem)
 
-    def summed(self, problem: GemmProblem, sums: Mapping[str, str]) -> None:
+    def add_sums(self, problem: GemmProblem, sums: Mapping[str, str]) -> None:
         """Record the order in which library calls add along K, by their names in the finals."""
         self.of(problem).sums |= sums
         self._append("summed", dict(sums), problem)
 
-    def won(self, winner: Result) -> None:
+    def add_winner(self, winner: Result) -> None:
         """Record the winner of a problem."""
         self._note_winner(winner)
         self._append("won", values_of(winner), winner.problem, decides=True)
 
-    def ended(self, problem: GemmProblem, ended: Ended) -> None:
+    def add_end(self, problem: GemmProblem, ended: Ended) -> None:
         self.of(problem).ended = ended
         outcomes = {outcome.value: count for outcome, count in ended.outcomes.items()}
         when = {name: value for name in ("time_s", "stage_s") if (value := getattr(ended, name))}
         self._append("ended", {"outcomes": outcomes, "message": ended.message, **when}, problem)
 
-    def retracted(self, problem: GemmProblem, configs: Sequence[str]) -> None:
+    def add_retraction(self, problem: GemmProblem, configs: Sequence[str]) -> None:
         """Remove the screening results of these configs, because they ran on a device that may have been broken."""
         for config in configs:
             self.of(problem).screened.pop(config, None)
         self._append("retracted", list(configs), problem)
 
-    def outdated(self, problem: GemmProblem, configs: Sequence[str]) -> None:
+    def add_outdated(self, problem: GemmProblem, configs: Sequence[str]) -> None:
         """Remove all facts about these configs, whose generated code has changed."""
         self.of(problem).forget(configs)
         self._append("outdated", shortened(configs), problem)
@@ -204,7 +204,7 @@ class Facts(JournalFacts, ABC):
         """Write whole lines. Lines that decide a problem are synchronised to disk."""
 
 
-class Journal(Facts):
+class Journal(FactWriter):
     """Append-only facts of one run.
 
     `header` says what the facts depend on (versions, device, space, budget). Opening a journal with another header
@@ -218,7 +218,7 @@ class Journal(Facts):
         length = self._read(self._header) if self.path.exists() else 0
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(self.path, "ab", opener=regular)  # noqa: SIM115  open for the life of the run
+            self._file = open(self.path, "ab", opener=open_regular)  # noqa: SIM115  open for the life of the run
             self._file.truncate(length)
         except OSError as error:
             raise OutputError(f"cannot write the journal {self.path}: {error.strerror}; try another -o") from None
@@ -270,7 +270,7 @@ class Journal(Facts):
         Thus a lost, repeated or moved line is noticed.
         """
         if self._checksum is not None:
-            line = behind(line, self._checksum)
+            line = chained_line(line, self._checksum)
             _, self._checksum = checksums(line)
         return line + b"\n"
 

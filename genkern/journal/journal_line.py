@@ -51,7 +51,7 @@ def require_whole(line: bytes) -> None:
         raise ValueError("the checksum does not match")
 
 
-def behind(line: bytes, checksum: int) -> bytes:
+def chained_line(line: bytes, checksum: int) -> bytes:
     """Return the line, extended by the checksum of the line before it. Both are without newline."""
     return _sealed(b"%b%b%d}" % (line.rpartition(_CRC)[0], _AFTER, checksum))
 

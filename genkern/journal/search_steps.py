@@ -21,7 +21,7 @@ _ASKED, _COMPILED, _REFUSED, _MEASURED, _LOST, _DROPPED = "acrmld"
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskStep:
     """A strategy was asked for at most `n` units and returned these."""
 
     n: int
@@ -29,18 +29,18 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Told:
+class TellStep:
     """A strategy was told of an event, and then dropped these units."""
 
     event: Event
     dropped: tuple[Unit, ...] = ()
 
 
-Step = Asked | Told
+Step = AskStep | TellStep
 
 
 @dataclass(frozen=True)
-class Searched:
+class SearchRecord:
     """The search of one size.
 
     strategy, number: name and number of the strategy
@@ -60,17 +60,17 @@ class Searched:
     @property
     def asked(self) -> list[Unit]:
         """Every unit that was asked for, in order."""
-        return [unit for step in self.steps if isinstance(step, Asked) for unit in step.units]
+        return [unit for step in self.steps if isinstance(step, AskStep) for unit in step.units]
 
     @property
     def refused(self) -> dict[str, Outcome]:
         """Why configs were no candidates, by config name."""
-        events = (step.event for step in self.steps if isinstance(step, Told))
+        events = (step.event for step in self.steps if isinstance(step, TellStep))
         told = (event for event in events if isinstance(event, Refused))
         return {config.name: event.outcome for event in told for config in event.configs}
 
 
-def value_of(searched: Searched) -> dict[str, Any]:
+def search_value(searched: SearchRecord) -> dict[str, Any]:
     """Return the search as compact JSON values, in which expected values are omitted.
 
     `config` has the names of the strategy's configs, then of others. `units` has the indices of each unit's configs in
@@ -83,7 +83,7 @@ def value_of(searched: Searched) -> dict[str, Any]:
     """
     writer = _Writer(searched.configs)
     for step in searched.steps:
-        if isinstance(step, Asked):
+        if isinstance(step, AskStep):
             before = len(writer.units)
             numbers = [writer.unit(unit) for unit in step.units]
             new = list(range(before, before + len(numbers)))
@@ -104,8 +104,8 @@ def value_of(searched: Searched) -> dict[str, Any]:
     }
 
 
-def searched_of(value: Mapping[str, Any], screened: Mapping[str, Measurement]) -> Searched:
-    """Return the search of a `value_of`, with the times of these measurements.
+def parse_search(value: Mapping[str, Any], screened: Mapping[str, Measurement]) -> SearchRecord:
+    """Return the search of a `search_value`, with the times of these measurements.
 
     Raises ValueError, LookupError, TypeError or AttributeError.
     """
@@ -119,7 +119,7 @@ def searched_of(value: Mapping[str, Any], screened: Mapping[str, Measurement]) -
     number = value["number"] if "number" in value else value["patience"] or None
     cached = tuple(configs[place] for place in _sums(value["cached"]))
     searched = tuple(configs[: value["configs"]])
-    return Searched(value["strategy"], number, searched, cached, tuple(reader.steps), value.get("most"))
+    return SearchRecord(value["strategy"], number, searched, cached, tuple(reader.steps), value.get("most"))
 
 
 @lru_cache(maxsize=2**17)
@@ -201,7 +201,7 @@ class _Reader:
         if kind == _ASKED:
             n, count, *others = of
             numbers = others[0] if others else range(self._seen, self._seen + count)
-            self.steps.append(Asked(n, tuple(self._units[self._see(number)] for number in numbers)))
+            self.steps.append(AskStep(n, tuple(self._units[self._see(number)] for number in numbers)))
         elif kind == _COMPILED:
             cached, *other = of
             number, binary = other or (self._next_unit, self._binaries)
@@ -213,9 +213,9 @@ class _Reader:
             self._tell(Refused(self._made(number), configs, Outcome(outcome)))
         elif kind == _DROPPED:
             last = self.steps[-1]
-            if not isinstance(last, Told):
+            if not isinstance(last, TellStep):
                 raise ValueError(kind)
-            self.steps[-1] = Told(last.event, (*last.dropped, self._units[of[0]]))
+            self.steps[-1] = TellStep(last.event, (*last.dropped, self._units[of[0]]))
         else:
             self._launched(kind, *of)
 
@@ -242,7 +242,7 @@ class _Reader:
         return self._units[number]
 
     def _tell(self, event: Event) -> None:
-        self.steps.append(Told(event))
+        self.steps.append(TellStep(event))
 
 
 def _differences(numbers: Sequence[int]) -> list[int]:

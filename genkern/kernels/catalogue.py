@@ -24,7 +24,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.contract.family import Family
 from genkern.kernels.contract.gluon_tile import ring_k
 from genkern.kernels.contract.sum_order import like
-from genkern.kernels.contract.traits import Form
+from genkern.kernels.contract.traits import KernelTraits
 from genkern.kernels.cute import user_families
 from genkern.kernels.cute.dense import CUTE_WGMMA
 from genkern.kernels.cute.dense_sm100 import CUTE_TCGEN05
@@ -33,7 +33,7 @@ from genkern.kernels.families.small_m import GEMV, SKINNY, SKINNY_DOT
 from genkern.kernels.families.tiled import TILED
 from genkern.kernels.families.tiled_tma import TILED_TMA
 from genkern.kernels.families.warp_specialized import WARP_SPECIALIZED
-from genkern.ops.op import get_op, is_outside
+from genkern.ops.op import get_op, is_user_format
 
 FAMILIES = {
     family.name: family
@@ -44,7 +44,7 @@ FAMILIES = {
 }
 # genkern's own families in CuTe DSL, which is an optional extra.
 CUTE = (CUTE_WGMMA.name, CUTE_TCGEN05.name)
-_FORMS: dict[tuple[str, Others], Form | str] = {}
+_FORMS: dict[tuple[str, Others], KernelTraits | str] = {}
 # Cache of `_value_problem`: why a form cannot have this value of a parameter, or "".
 _CHECKED: dict[tuple[str, Others, str, int], str] = {}
 _CHECKED_NAMES = (BLOCK_SIZE_M.name, BLOCK_SIZE_N.name, BLOCK_SIZE_K.name, NUM_WARPS.name)
@@ -57,10 +57,10 @@ def add_file(file: str | Path) -> str:
     """
     file = Path(file).resolve()
     family = user_families.family_of(file)
-    if family.name in FAMILIES and file not in user_families.files():
+    if family.name in FAMILIES and file not in user_families.family_files():
         raise InputError(f"{file}: there is a family {family.name} already: choose another name")
     add(family)
-    user_families.remember(file)
+    user_families.add_family_file(file)
     return family.name
 
 
@@ -72,30 +72,30 @@ def add(family: Family) -> None:
     _CHECKED.clear()
 
 
-for _file in user_families.files():
+for _file in user_families.family_files():
     add_file(_file)
 
 
-def form_of(config: Config | ConfigTable) -> Form:
+def traits_of(config: Config | ConfigTable) -> KernelTraits:
     """Return the form of the kernels of a config, or of all configs of a table.
 
     Raises InputError for an unknown family or impossible parameters.
     """
-    form = _FORMS.get((config.family, config.others)) or formed(config.family, config.others)
-    if form.__class__ is Form:
-        return form
-    raise InputError(f"{config.name if isinstance(config, Config) else config.family}: {form}")
+    traits = _FORMS.get((config.family, config.others)) or traits_for(config.family, config.others)
+    if traits.__class__ is KernelTraits:
+        return traits
+    raise InputError(f"{config.name if isinstance(config, Config) else config.family}: {traits}")
 
 
-def formed(family: str, others: Others) -> Form | str:
+def traits_for(family: str, others: Others) -> KernelTraits | str:
     """Return the form of a family for its non-neutral parameters `others`, or why there is none."""
-    form = _FORMS.get((family, others))
-    if form is None:
-        _FORMS[family, others] = form = _formed(family, others)
-    return form
+    traits = _FORMS.get((family, others))
+    if traits is None:
+        _FORMS[family, others] = traits = _formed(family, others)
+    return traits
 
 
-def _formed(name: str, others: Others) -> Form | str:
+def _formed(name: str, others: Others) -> KernelTraits | str:
     if (family := FAMILIES.get(name)) is None:
         return f"there is no family {name}"
     taken = {parameter.name: parameter for parameter in family.parameters}
@@ -104,17 +104,17 @@ def _formed(name: str, others: Others) -> Form | str:
             return f"{name} has no parameter {parameter}"
         if problem := taken[parameter].problem(value):
             return f"{parameter} {value} {problem}"
-    return family.formed({parameter: value for parameter, value in others if taken[parameter].in_text})
+    return family.traits_for({parameter: value for parameter, value in others if taken[parameter].in_text})
 
 
-def forms_of(family: str) -> dict[Others, Form]:
+def all_traits_of(family: str) -> dict[Others, KernelTraits]:
     """Return all forms of a family, by their non-neutral parameters."""
-    found: dict[Others, Form] = {}
+    found: dict[Others, KernelTraits] = {}
     for choice in FAMILIES[family].choices():
         others = Config(family, 1, 1, 1, **choice).others  # type: ignore[arg-type]
-        form = formed(family, others)
-        assert isinstance(form, Form)
-        found[others] = form
+        traits = traits_for(family, others)
+        assert isinstance(traits, KernelTraits)
+        found[others] = traits
     return found
 
 
@@ -136,14 +136,14 @@ def language_of(config: Config) -> str:
 
 def sides(config: Config | ConfigTable) -> tuple[Column, Column]:
     """Return the sides of a tile as (along the rows of the matrix instruction, along its columns)."""
-    if form_of(config).swapped:
+    if traits_of(config).swapped:
         return config.BLOCK_SIZE_N, config.BLOCK_SIZE_M
     return config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
 
 
 def k_shares(config: Config) -> int:
     """Return the number of programs that share K of a tile: SPLIT_K times the programs of its cluster."""
-    return config.SPLIT_K * form_of(config).cluster_k
+    return config.SPLIT_K * traits_of(config).cluster_k
 
 
 def together(config: Config | ConfigTable, element_bytes: int = 2) -> Column:
@@ -151,21 +151,21 @@ def together(config: Config | ConfigTable, element_bytes: int = 2) -> Column:
     return config.BLOCK_SIZE_K // ring_k(element_bytes)
 
 
-def block_problem(form: Form, field: str, value: int, language: str, tile_rows: int = 16) -> str:
+def block_problem(traits: KernelTraits, field: str, value: int, language: str, tile_rows: int = 16) -> str:
     """Return why kernels cannot have this block size, or "".
 
     `field` is BLOCK_SIZE_M, BLOCK_SIZE_N or BLOCK_SIZE_K. `tile_rows` is the smallest number of rows of a tile that the
     GPU multiplies (Capabilities.tile_rows_min).
     """
-    sides = form.sides
-    least, most = (16 if form.uses_dot else 1), BLOCK_SIZE_N.values[-1]
+    sides = traits.sides
+    least, most = (16 if traits.uses_dot else 1), BLOCK_SIZE_N.values[-1]
     if field == BLOCK_SIZE_M.name:
         least, most = sides.least_rows(tile_rows), sides.most_m
     elif field == BLOCK_SIZE_K.name:
         most = sides.most_k
     if not least <= value <= int(most):
         return f"{value} is not from {least} to {most}"
-    if sides.width_step and field == (BLOCK_SIZE_M.name if form.swapped else BLOCK_SIZE_N.name):
+    if sides.width_step and field == (BLOCK_SIZE_M.name if traits.swapped else BLOCK_SIZE_N.name):
         if value % sides.width_step or value > sides.widest:
             return f"{value} is not a multiple of {sides.width_step} up to {sides.widest}"
     elif sides.width_step and field == BLOCK_SIZE_K.name:
@@ -195,12 +195,12 @@ def warps_problem(language: str, value: int) -> str:
 def values_problem(config: Config) -> str:
     """Return why the family can never have a value of the config, or "".
 
-    The reason is "NAME: why not" for a block size or num_warps, else the reason of `formed`. It holds for every problem
-    and every device.
+    The reason is "NAME: why not" for a block size or num_warps, else the reason of `traits_for`. It holds for every
+    problem and every device.
     """
-    form = formed(config.family, config.others)
-    if isinstance(form, str):
-        return form
+    traits = traits_for(config.family, config.others)
+    if isinstance(traits, str):
+        return traits
     return next((reason for mask, reason in refused_values(ConfigTable.of(config)) if mask), "")
 
 
@@ -216,12 +216,12 @@ def refused_values(configs: ConfigTable) -> Refusals:
 def _value_problem(family: str, others: Others, name: str, value: int) -> str:
     key = family, others, name, value
     if (known := _CHECKED.get(key)) is None:
-        form, language = formed(family, others), FAMILIES[family].language
-        assert isinstance(form, Form)
+        traits, language = traits_for(family, others), FAMILIES[family].language
+        assert isinstance(traits, KernelTraits)
         if name == NUM_WARPS.name:
             known = warps_problem(language, value)
         else:
-            known = block_problem(form, name, value, language, tile_rows=1)
+            known = block_problem(traits, name, value, language, tile_rows=1)
         if len(_CHECKED) > 65_536:
             _CHECKED.clear()
         _CHECKED[key] = known
@@ -233,7 +233,7 @@ def is_deterministic(problem: GemmProblem, config: Config | ConfigTable) -> bool
 
     Sums of int32 (int8 operands) are exact in any order, so they count as deterministic.
     """
-    return form_of(config).deterministic or get_op(problem.op).accumulator(problem) == "int32"
+    return traits_of(config).deterministic or get_op(problem.op).accumulator(problem) == "int32"
 
 
 def sums_of(problem: GemmProblem, config: Config, arch: str) -> str:
@@ -244,11 +244,11 @@ def sums_of(problem: GemmProblem, config: Config, arch: str) -> str:
     """
     if arch not in known_archs():
         return ""
-    made = form_of(config).sums(problem, config, arch)
+    made = traits_of(config).sums(problem, config, arch)
     if made is None:
         return ""
     # Compilers may treat the step or epilogue of a format from outside genkern differently in each kernel.
-    return replace(made, like=like(config)).text if is_outside(problem.op) else made.text
+    return replace(made, like=like(config)).text if is_user_format(problem.op) else made.text
 
 
 def numbers_of(config: Config) -> dict[str, int]:

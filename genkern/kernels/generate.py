@@ -21,7 +21,7 @@ from genkern.gemm.gpus import Gpu, capabilities_of, gpu_for_arch, known_archs
 from genkern.gemm.operand import Operand
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import arguments_of, form_of, language_of
+from genkern.kernels.catalogue import arguments_of, language_of, traits_of
 from genkern.kernels.contract.argument import parameters_of
 from genkern.kernels.contract.call import Kernel
 from genkern.kernels.contract.gluon_tile import parts_of, powers_of, ring_k
@@ -93,7 +93,7 @@ class _Rows:
 
     def __iter__(self) -> Iterator[str]:
         for kernel, config in zip(self._kernels, self._configs, strict=True):
-            yield _row(kernel, form_of(config).stem, config, self.columns)
+            yield _row(kernel, traits_of(config).stem, config, self.columns)
 
 
 def _columns(configs: Sequence[Config]) -> list[str]:
@@ -151,7 +151,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     (a, b, *_), groups = op.operands(problem), groups_of(problem)
     accumulator, full_sums = op.accumulator(problem), promotes_products(problem, arch)
     amd = any(map(has_amd_options, configs))
-    forms_here = {form.stem: form for form in map(form_of, configs)}
+    forms_here = {traits.stem: traits for traits in map(traits_of, configs)}
     xcd_remap = any(config.xcd_remap for config in configs)
     if xcd_remap and gpu is None:
         raise InputError(
@@ -211,13 +211,13 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "finish_pointers": [f"{operand.name}_ptr" for operand in op.finish_operands(problem)],
         "stems": [*forms_here],
         "has_gemv": "gemv" in forms_here,
-        "tma_families": sorted(stem for stem, form in forms_here.items() if form.uses_tma or form.aligned_rows),
-        "tma_stores": sorted(stem for stem, form in forms_here.items() if form.stores_tma),
-        "has_tma_in_triton": any(form.uses_tma and not form.in_ring for form in forms_here.values()),
+        "tma_families": sorted(stem for stem, traits in forms_here.items() if traits.uses_tma or traits.aligned_rows),
+        "tma_stores": sorted(stem for stem, traits in forms_here.items() if traits.stores_tma),
+        "has_tma_in_triton": any(traits.uses_tma and not traits.in_ring for traits in forms_here.values()),
         # The realigned forms of a module all copy the same operands.
-        "copied": [*copied_operands(problem)] if any(form.realigned for form in forms_here.values()) else [],
-        "has_gluon": any(not form.interpreted for form in forms_here.values()),
-        "clusters": any(form.in_clusters for form in forms_here.values()),
+        "copied": [*copied_operands(problem)] if any(traits.realigned for traits in forms_here.values()) else [],
+        "has_gluon": any(not traits.interpreted for traits in forms_here.values()),
+        "clusters": any(traits.in_clusters for traits in forms_here.values()),
         **_gluon_context(problem, accumulator),
         "starts_early": starts_early(arch),
         "has_wgmma": capabilities_of(arch).wgmma,
@@ -231,7 +231,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     launched_by: dict[str, str] = {}
     for config in configs:
         call = call_of(product, config)
-        facts = form_of(config)
+        facts = traits_of(config)
         main = call.kernels[facts.kernels_before].variant
         mains.append(main.name)
         if main.name in launched_by and made_of[main.name].arguments != call.kernels[facts.kernels_before].arguments:

@@ -26,9 +26,9 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import INT32, GemmProblem
 from genkern.gemm.triton_release import triton_release
-from genkern.kernels.catalogue import form_of, formed, refused_values
+from genkern.kernels.catalogue import refused_values, traits_for, traits_of
 from genkern.kernels.contract.gluon_tile import ring_k
-from genkern.kernels.contract.traits import Form
+from genkern.kernels.contract.traits import KernelTraits
 from genkern.kernels.families.index_width import counted_limit
 from genkern.kernels.families.limits import GRID_YZ, tiles, too_many
 from genkern.ops.op import get_op, groups_of, operands_of
@@ -81,7 +81,7 @@ def refusals(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Ref
 
 def legal_problem(problem: GemmProblem, family: str, others: Others, gpu: Gpu | None) -> str:
     """Like `legal`, for all configs of a family with the non-neutral parameters `others`."""
-    facts = formed(family, others)
+    facts = traits_for(family, others)
     if isinstance(facts, str):
         return facts
     if gpu is not None and (lacking := facts.lacks(gpu)):
@@ -122,7 +122,7 @@ def legal_problem(problem: GemmProblem, family: str, others: Others, gpu: Gpu | 
 
 def refused_kernels(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
     """Like `refusals`, for parameters that are compiled in, which are all except GROUP_SIZE_M and SPLIT_K."""
-    facts = form_of(configs)
+    facts = traits_of(configs)
     if triton_release() < _CS_FROM:
         yield configs.cache_modifier == ".cs", "cache_modifier .cs needs Triton 3.8 or later"
     if not facts.places_loads:
@@ -161,10 +161,10 @@ def refused_kernels(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None)
 
 def block_warps(config: Config, gpu: Gpu) -> int:
     """Return the number of warps of a block: num_warps, and the warps that only load or store."""
-    return config.num_warps + _helper_warps(form_of(config), gpu)
+    return config.num_warps + _helper_warps(traits_of(config), gpu)
 
 
-def _helper_warps(facts: Form, gpu: Gpu) -> int:
+def _helper_warps(facts: KernelTraits, gpu: Gpu) -> int:
     """Return the number of warps of a block that only load or store."""
     # With wgmma, Triton does not split the warps of persistent_tma with `specialized`.
     return 0 if gpu.has.wgmma and facts.interpreted else facts.helper_warps
@@ -172,7 +172,7 @@ def _helper_warps(facts: Form, gpu: Gpu) -> int:
 
 def refused_run_time(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
     """Like `refusals`, for SPLIT_K and GROUP_SIZE_M of configs that are legal otherwise."""
-    facts, groups, split_k = form_of(configs), groups_of(problem), configs.SPLIT_K
+    facts, groups, split_k = traits_of(configs), groups_of(problem), configs.SPLIT_K
     yield split_k < 1, "SPLIT_K is below 1"
     if not facts.splits_k:
         yield split_k > 1, "this family does not split K"

@@ -92,7 +92,7 @@ def cause_of(error: BaseException) -> BaseException:
     return _cause(error)
 
 
-def said_by_compiler(error: BaseException) -> str:
+def compiler_message(error: BaseException) -> str:
     """Return the original exception's text in one line, without the kernel's lines that Triton quotes."""
     from triton.compiler.errors import CompilationError
 

@@ -21,13 +21,20 @@ from genkern.gemm.parameter import PARAMETERS, Parameter
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.kernels import lowering, source
-from genkern.kernels.catalogue import arguments_of, form_of, language_of, numbers_of, words_of
-from genkern.kernels.contract.argument import Constant, constants_of, expanded, passed, promised, triton_type
+from genkern.kernels.catalogue import arguments_of, language_of, numbers_of, traits_of, words_of
+from genkern.kernels.contract.argument import (
+    Constant,
+    constants_of,
+    expanded,
+    launch_arguments,
+    promised_divisor,
+    triton_type,
+)
 from genkern.kernels.contract.batches_and_groups import for_batch, for_groups
 from genkern.kernels.contract.call import Call, Kernel
 from genkern.kernels.contract.expression import Value, evaluate, fold
 from genkern.kernels.contract.product import Product, product_of
-from genkern.kernels.contract.traits import Form
+from genkern.kernels.contract.traits import KernelTraits
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.cute.source_file import files_of
 from genkern.kernels.kernel import KernelSpec, program_text, symbol_of
@@ -36,27 +43,27 @@ from genkern.ops.op import Op
 
 
 @lru_cache(maxsize=1024)
-def _call(form: Form, parameters: tuple[Parameter, ...], product: Product, variant: Variant) -> Call:
-    call = form.call(product, variant)
+def _call(traits: KernelTraits, parameters: tuple[Parameter, ...], product: Product, variant: Variant) -> Call:
+    call = traits.call(product, variant)
     if parameters:
-        call = call.given(form.kernels_before, parameters)
+        call = call.given(traits.kernels_before, parameters)
     return for_groups(product, for_batch(product, call))
 
 
 def call_of(product: Product, config: Config) -> Call:
     """Return the kernels that one call of `config` launches. Configs with the same kernels get the same object."""
-    form = form_of(config)
-    return _call(form, arguments_of(config.family), product, form.variant(product.problem, config))
+    traits = traits_of(config)
+    return _call(traits, arguments_of(config.family), product, traits.variant(product.problem, config))
 
 
 def main_variant(problem: GemmProblem, config: Config) -> Variant:
     """Return the text of the kernel of `config` that multiplies."""
-    return form_of(config).variant(problem, config)
+    return traits_of(config).variant(problem, config)
 
 
 def main_binary(config: Config, binaries: Sequence[Binary]) -> Binary:
     """Return the binary of the kernel that multiplies. `binaries` has all binaries of `config` in launch order."""
-    return binaries[form_of(config).kernels_before]
+    return binaries[traits_of(config).kernels_before]
 
 
 def binary_name(config: Config) -> str:
@@ -84,7 +91,7 @@ def compile_options(kernel: Kernel, config: Config) -> tuple[tuple[str, int | st
     return (*options, *amd)
 
 
-def known_of(problem: GemmProblem, config: Config) -> dict[str, Value]:
+def expression_values(problem: GemmProblem, config: Config) -> dict[str, Value]:
     """Return the values that a problem and a config give to the names in a call's expressions."""
     return {"M": problem.M, "N": problem.N, "K": problem.K, "BATCH": problem.batch, **numbers_of(config)}
 
@@ -99,7 +106,7 @@ def _written(kernel: Kernel, config: Config) -> tuple[str, str]:
 @lru_cache(maxsize=8192)
 def _specs(product: Product, config: Config, hashes: tuple[tuple[str, str], ...]) -> tuple[KernelSpec, ...]:
     digests = dict(hashes)
-    known, operands, words = known_of(product.problem, config), product.by_name, _words(config)
+    known, operands, words = expression_values(product.problem, config), product.by_name, _words(config)
     specs = []
     for kernel in call_of(product, config).kernels:
         arguments = tuple(expanded(kernel.arguments, known, words))
@@ -110,7 +117,9 @@ def _specs(product: Product, config: Config, hashes: tuple[tuple[str, str], ...]
                 digests[kernel.variant.name],
                 tuple((argument.name, triton_type(argument, operands)) for argument in given),
                 constants_of(arguments),
-                tuple((argument.name, promised(argument)) for argument in given if promised(argument) > 1),
+                tuple(
+                    (argument.name, promised_divisor(argument)) for argument in given if promised_divisor(argument) > 1
+                ),
                 compile_options(kernel, config),
                 *_written(kernel, config),
             )
@@ -152,7 +161,7 @@ def launch_plan(product: Product, config: Config, gpu: Gpu, *, any_m: bool = Fal
 
 def open_plan(product: Product, config: Config, gpu: Gpu, *, any_m: bool = False) -> LaunchPlan:
     """Return the plan that all configs with these binaries share: their `run_time_values` are left open."""
-    call, known = call_of(product, config), known_of(product.problem, config)
+    call, known = call_of(product, config), expression_values(product.problem, config)
     if any_m:
         del known["M"]
     for field in PARAMETERS.run_time:
@@ -170,7 +179,7 @@ def open_plan(product: Product, config: Config, gpu: Gpu, *, any_m: bool = False
 def _plan_text(product: Product, one: Config, gpu: Gpu) -> str:
     plan, kernels = open_plan(product, one, gpu), call_of(product, one).kernels
     launches = tuple(
-        replace(launch, symbol=kernel.variant.name, arguments=passed(launch.arguments))
+        replace(launch, symbol=kernel.variant.name, arguments=launch_arguments(launch.arguments))
         for launch, kernel in zip(plan.launches, kernels, strict=True)
     )
     return sys.intern(replace(plan, launches=launches).to_json())

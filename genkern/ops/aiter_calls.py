@@ -29,7 +29,7 @@ class AiterCall:
     module: str = ""
 
 
-def asked() -> dict[str, Mapping[str, str]]:
+def problems_with_calls() -> dict[str, Mapping[str, str]]:
     """Return the formats that AITER has functions for, each with the problem fields that AITER requires."""
     having = [name for name in op_names() if (op_folder(name) / "aiter.py").exists()]
     return {name: getattr(importlib.import_module(f"genkern.ops.{name}.aiter"), "ASKED", {}) for name in having}

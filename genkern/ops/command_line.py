@@ -62,7 +62,7 @@ def add_fields(group: argparse._ArgumentGroup) -> None:
         group.add_argument(f"--{name}", dest=f"{_KEPT}{name}", metavar="VALUE", help=". ".join(lines))
 
 
-def said_fields(options: argparse.Namespace) -> tuple[tuple[str, object], ...]:
+def option_fields(options: argparse.Namespace) -> tuple[tuple[str, object], ...]:
     """Return the fields that the command line sets, with their values as given."""
     kept = ((name, value) for name, value in vars(options).items() if name.startswith(_KEPT))
     return tuple((name.removeprefix(_KEPT), value) for name, value in kept if value is not None)

@@ -174,10 +174,10 @@ def op_names() -> tuple[str, ...]:
 
 def op_folders() -> dict[str, Path]:
     """Return the folders of added formats by name."""
-    return _outside_names(user_formats.folders())
+    return _outside_names(user_formats.format_folders())
 
 
-def is_outside(name: str) -> bool:
+def is_user_format(name: str) -> bool:
     """Whether a format is not one of genkern's own."""
     return name not in _own_names()
 

@@ -18,7 +18,7 @@ from genkern.errors import InputError
 ENVIRONMENT = "GENKERN_OP_FOLDERS"
 
 
-def folders() -> tuple[Path, ...]:
+def format_folders() -> tuple[Path, ...]:
     """Return the absolute paths of the known folders, in the order in which they were added."""
     return _folders(os.environ.get(ENVIRONMENT, ""))
 
@@ -31,7 +31,7 @@ def _folders(text: str) -> tuple[Path, ...]:
 
 def add_folder(folder: Path) -> None:
     """Add a folder to the known folders."""
-    known = [*map(str, folders()), str(folder)]
+    known = [*map(str, format_folders()), str(folder)]
     os.environ[ENVIRONMENT] = os.pathsep.join(dict.fromkeys(known))
 
 

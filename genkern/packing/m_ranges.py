@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.kernels.contract.argument import alignment_of
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.families.index_width import wide_operands
@@ -35,7 +35,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Reach:
+class MRange:
     """A config serves M from `least_m` to `most_m` with the kernels that it has for the problem `kernels_of`."""
 
     least_m: int
@@ -43,7 +43,7 @@ class Reach:
     kernels_of: GemmProblem
 
 
-def reach(problem: GemmProblem, config: Config, gpu: Gpu, between: tuple[int, int]) -> Reach:
+def m_range(problem: GemmProblem, config: Config, gpu: Gpu, between: tuple[int, int]) -> MRange:
     """Return the range of M around the problem's own, within `between` (both ends included), that a config serves.
 
     It serves an M if it is legal there, and if its kernels differ at most in their masks for rows; kernels with a mask
@@ -62,28 +62,28 @@ def reach(problem: GemmProblem, config: Config, gpu: Gpu, between: tuple[int, in
         return not legal(there, config, gpu) and _shape(there, config) == shape
 
     if not serves(0) or main_variant(masked, config).mask_m < main_variant(problem, config).mask_m:
-        return Reach(problem.M, problem.M, problem)
+        return MRange(problem.M, problem.M, problem)
     down = (problem.M - max(between[0], 1)) // relatives.step
     up = (min(between[1], MAX_DIMENSION) - problem.M) // relatives.step
     least, most = (problem.M + last_for(serves, steps) * relatives.step for steps in (-down, up))
-    return Reach(least, most, masked)
+    return MRange(least, most, masked)
 
 
-def lower_tiles(problem: GemmProblem, config: Config, gpu: Gpu, least_m: int) -> list[tuple[Config, Reach]]:
+def lower_tiles(problem: GemmProblem, config: Config, gpu: Gpu, least_m: int) -> list[tuple[Config, MRange]]:
     """Return the config with tiles of fewer rows, for M from `least_m` to below the problem's M; fewest rows first.
 
     If TMA loads a tile, the rows beyond M, which it fills with zeros, cost more time than real rows
     (genkern.runtime.bundles.untuned_m). Tiles are _STEP rows apart, as far as the family has such tiles. Empty if the
     family does not use TMA, if A is column-major, or if one tile has fewer rows than M.
     """
-    if not problem.row_major_a or not form_of(config).uses_tma or config.BLOCK_SIZE_M < problem.M:
+    if not problem.row_major_a or not traits_of(config).uses_tma or config.BLOCK_SIZE_M < problem.M:
         return []
     found = []
     for rows in range(-(-least_m // _STEP) * _STEP, problem.M, _STEP):
         lower, there = replace(config, BLOCK_SIZE_M=rows), replace(problem, M=rows)
         if legal(there, lower, gpu):
             continue
-        reached = reach(there, lower, gpu, (least_m, rows))
+        reached = m_range(there, lower, gpu, (least_m, rows))
         if (reached.least_m, reached.most_m) == (least_m, rows):
             found.append((lower, reached))
             least_m = rows + 1
@@ -130,10 +130,10 @@ class Kernels:
     problem: GemmProblem
     config: Config
     gpu: Gpu
-    reaches: tuple[Reach, ...]
+    reaches: tuple[MRange, ...]
 
 
-def further(layer: Sequence[Kernels], arch: str) -> list[tuple[int, Reach]]:
+def further(layer: Sequence[Kernels], arch: str) -> list[tuple[int, MRange]]:
     """Return kernels for the M that none of a layer's kernels serves: index of a config in `layer`, and its range.
 
     The config that won for the nearest M is taken. If A is column-major, these kernels assume no alignment of M, so
@@ -146,7 +146,7 @@ def further(layer: Sequence[Kernels], arch: str) -> list[tuple[int, Reach]]:
         for each in kernels.reaches
         if problem.row_major_a or alignment_of(each.kernels_of.M) == 1
     ]
-    found: list[tuple[int, Reach]] = []
+    found: list[tuple[int, MRange]] = []
     most = _most_m(problem, arch)
     for _ in range(_MOST_FURTHER):
         made = next(filter(None, (_further(layer, gap) for gap in gaps(spans, most))), None)
@@ -180,7 +180,7 @@ def _most_m(problem: GemmProblem, arch: str) -> int:
     return 1 + last_for(lambda more: not op.refuse(replace(problem, M=1 + more), arch), MOST_M - 1)
 
 
-def _further(layer: Sequence[Kernels], gap: Span) -> tuple[int, Reach] | None:
+def _further(layer: Sequence[Kernels], gap: Span) -> tuple[int, MRange] | None:
     """Return a config that serves M at one end of the gap, with the part of the gap that it serves; else None."""
     first, last = gap
     ends = (first, last) if layer[0].problem.row_major_a else (first | 1, (last - 1) | 1)
@@ -190,7 +190,7 @@ def _further(layer: Sequence[Kernels], gap: Span) -> tuple[int, Reach] | None:
         for m in ends:
             there = replace(kernels.problem, M=m)
             if not legal(there, kernels.config, kernels.gpu):
-                made = reach(there, kernels.config, kernels.gpu, gap)
+                made = m_range(there, kernels.config, kernels.gpu, gap)
                 # A config that serves only this M would need another kernel for each M.
                 if made.least_m < made.most_m or first == last:
                     return place, made

@@ -26,7 +26,7 @@ from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.kernels.specs import kernel_specs, launch_plan
 from genkern.ops.op import get_op
-from genkern.packing.m_ranges import Reach
+from genkern.packing.m_ranges import MRange
 from genkern.result.package import PackedCall
 from genkern.runtime.bundles.records import PackedBinary
 from genkern.runtime.launch.binary_record import described
@@ -36,12 +36,12 @@ from genkern.runtime.routed.row_kernels import needed as row_kernels_of
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CallToPack:
     """One call to pack: a config for the M of `reach`, on `gpu`."""
 
     config: Config
     gpu: Gpu
-    reach: Reach
+    reach: MRange
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Packer:
     binaries: dict[str, PackedBinary] = field(default_factory=dict)
     row_kernels: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def pack(self, wanted: Sequence[Wanted]) -> list[PackedCall | Failure]:
+    def pack(self, wanted: Sequence[CallToPack]) -> list[PackedCall | Failure]:
         """Return the call of each wanted config in order, or the failure of one of its kernels.
 
         All kernels are compiled together. Raises OutputError if the cache cannot be written, BugError as
@@ -82,7 +82,7 @@ class Packer:
             for each, specs in zip(wanted, needed, strict=True)
         ]
 
-    def _specs(self, wanted: Wanted) -> list[tuple[KernelSpec, Path]]:
+    def _specs(self, wanted: CallToPack) -> list[tuple[KernelSpec, Path]]:
         """Return the kernels to compile, each with the file of its module."""
         problem = wanted.reach.kernels_of
         module = generate(problem, [wanted.config], self.arch, wanted.gpu)
@@ -109,7 +109,7 @@ class Packer:
             made |= {result.key: result for result in self.farm.compile_jobs(list(missing.values()))}
         return made
 
-    def _call(self, wanted: Wanted, made: Sequence[Binary | Failure]) -> PackedCall | Failure:
+    def _call(self, wanted: CallToPack, made: Sequence[Binary | Failure]) -> PackedCall | Failure:
         for result in made:
             if isinstance(result, Failure):
                 return result

@@ -28,7 +28,7 @@ from genkern.runtime.bundles.bundle import Bundle
 from genkern.runtime.bundles.records import Contents
 from genkern.runtime.bundles.untuned_m import Relatives
 from genkern.runtime.routed.row_kernels import needed
-from genkern.timing.device_lock import Turn
+from genkern.timing.device_lock import DeviceLock
 from genkern.timing.profiler import usual_timer
 from genkern.timing.session import Budget, Session
 
@@ -44,7 +44,7 @@ _MOST_COMPARED = 2**28
 _KEPT = "kept"
 
 
-class Compares(Protocol):
+class RowComparer(Protocol):
     """Compares rows to the bit on a GPU (DeviceRows)."""
 
     def check(self, session: Session, name: str, candidate: Any, reference: Any) -> Check: ...
@@ -95,8 +95,8 @@ class Sessions:
 def server_on(device: DetectedDevice, cache_dir: str, log_dir: str, number: int = 0) -> SupervisedProfiler:
     """Return measured process `number` for bundles on a GPU."""
     time_source = usual_timer(arch_vendor(device.arch))
-    turn = Turn(number=number)
-    return SupervisedProfiler(time_source, device.index, cache_dir, log_dir, harness=SERVER, turn=turn)
+    device_lock = DeviceLock(number=number)
+    return SupervisedProfiler(time_source, device.index, cache_dir, log_dir, harness=SERVER, device_lock=device_lock)
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Prover:
         say: Callable[[str], None],
         *,
         more_checks: Callable[[int], Checks] | None = None,
-        rows: Compares | None = None,
+        rows: RowComparer | None = None,
         store: ProofStore | None = None,
         timeout_s: float = PROOF_TIMEOUT_S,
         again: bool = False,

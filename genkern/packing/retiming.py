@@ -12,26 +12,26 @@ from genkern.packing.prover import PackedCandidate, Sessions
 from genkern.packing.rows import without_kernels
 from genkern.result.result import Result
 from genkern.screen import aligned
-from genkern.search.select import choice, library_calls
+from genkern.search.select import faster_choice, library_calls
 from genkern.timing.libraries import VENDOR, call_name
-from genkern.timing.profiler import Raced
+from genkern.timing.profiler import Racer
 from genkern.timing.session import Budget, Session
 
 # Times that differ by less than this factor are not reported.
 _NEWS = 1.05
 
 
-class Races(Protocol):
+class RaceTimer(Protocol):
     """Measures times on a GPU (SupervisedProfiler)."""
 
     time_source: str
 
-    def retime(self, session: Session, finalists: Sequence[Raced]) -> list[Measurement]: ...
-    def confirm(self, session: Session, finalists: Sequence[Raced], calls: Sequence[str]) -> list[Measurement]: ...
+    def retime(self, session: Session, finalists: Sequence[Racer]) -> list[Measurement]: ...
+    def confirm(self, session: Session, finalists: Sequence[Racer], calls: Sequence[str]) -> list[Measurement]: ...
 
 
 @dataclass(frozen=True)
-class Retimed:
+class RetimedWinner:
     """A winner before and after it was timed anew.
 
     before: the winner as it was packed
@@ -56,15 +56,15 @@ class Retimed:
         return self.is_switched or bool(self.why) or changed or self.before.is_predicted
 
 
-def retimed(
+def retime(
     place: int,
     winner: Result,
     where: str,
-    races: Races,
+    races: RaceTimer,
     sessions: Sessions,
     versions: Mapping[str, str],
     budget: Budget,
-) -> Retimed:
+) -> RetimedWinner:
     """Race the winner at this index of the bundle's file `where` against the library, for the winner's own M.
 
     The library's best call is the fastest of many, so its time is too small. If it is not clearly slower even so,
@@ -81,7 +81,7 @@ def retimed(
     found = {m.config: m for m in races.retime(session, racers)}
     library = next(iter(library_calls(found.values(), budget)), None)
     ours = found.get(winner.config_name) if racers else None
-    if library is not None and ours is not None and choice(ours, library, budget) != CONFIG_WINS:
+    if library is not None and ours is not None and faster_choice(ours, library, budget) != CONFIG_WINS:
         calls = [library.config, *([VENDOR] if _us(found.get(VENDOR)) else [])]
         found |= {m.config: m for m in races.confirm(session, racers, list(dict.fromkeys(calls)))}
         library, ours = found[library.config], found[winner.config_name]
@@ -91,14 +91,14 @@ def retimed(
         now = replace(now, vendor=call_name(library.config))
     if us is None and racers:
         why = " ".join(ours.message.split()) if ours is not None and ours.message else "it could not be timed"
-        return Retimed(winner, without_kernels(now) if winner.choice == CONFIG_WINS else now.with_calls(()), why)
+        return RetimedWinner(winner, without_kernels(now) if winner.choice == CONFIG_WINS else now.with_calls(()), why)
     said = tuple(sorted({**dict(winner.versions), **versions}.items()))
     now = replace(now, duration_us=us or now.duration_us, versions=said, time_source=races.time_source)
     if winner.choice != CONFIG_WINS:
-        return Retimed(winner, _beside_library(now))
-    if ours is not None and choice(ours, library, budget) == VENDOR_WINS:
-        return Retimed(winner, _beside_library(replace(now, choice=VENDOR_WINS)), "the library is faster")
-    return Retimed(winner, now)
+        return RetimedWinner(winner, _beside_library(now))
+    if ours is not None and faster_choice(ours, library, budget) == VENDOR_WINS:
+        return RetimedWinner(winner, _beside_library(replace(now, choice=VENDOR_WINS)), "the library is faster")
+    return RetimedWinner(winner, now)
 
 
 def _beside_library(winner: Result) -> Result:
@@ -107,14 +107,14 @@ def _beside_library(winner: Result) -> Result:
     return winner if us is not None and torch_us is not None and us < torch_us else winner.with_calls(())
 
 
-def news(found: Iterable[Retimed]) -> list[str]:
+def news(found: Iterable[RetimedWinner]) -> list[str]:
     """Return a table of what has changed, as lines with a header; empty if nothing has."""
     lines: list[tuple[str, ...]] = [("size", "config", "us before", "us", "library before", "library", "called now")]
     lines += [tuple(_cells(each)) for each in found if each.is_news]
     return aligned(lines, ("us before", "us", "library before", "library")) if len(lines) > 1 else []
 
 
-def _cells(each: Retimed) -> Iterator[str]:
+def _cells(each: RetimedWinner) -> Iterator[str]:
     before, now = each.before, each.now
     yield before.problem.size + (f" {before.problem.layout}" if before.problem.layout != "TN" else "")
     yield before.config_name

@@ -14,14 +14,14 @@ from genkern.gemm.records import CONFIG_WINS, VENDOR_WINS
 from genkern.kernels.catalogue import is_deterministic, sums_of
 from genkern.kernels.legality import legal
 from genkern.ops.op import bytes_moved, get_op, groups_of
-from genkern.packing.m_ranges import Kernels, Reach, further, lower_tiles, reach
-from genkern.packing.packer import Wanted
+from genkern.packing.m_ranges import Kernels, MRange, further, lower_tiles, m_range
+from genkern.packing.packer import CallToPack
 from genkern.result.package import Package, PackedCall, PackedOperand
 from genkern.result.result import Proof, Result
 from genkern.runtime.bundles.untuned_m import Relatives
 from genkern.search.guided.predicted_times import predicted_times
 from genkern.timing.libraries import AITER, TORCH, library_of
-from genkern.timing.trust_rank import Standing, standing
+from genkern.timing.trust_rank import TrustRank, trust_rank
 
 # Predictions that differ relatively by less are the same: files have four decimals of a microsecond.
 _SAME_PREDICTION = 0.002
@@ -35,7 +35,7 @@ class PackedRow:
     """One row to pack: the winner without its calls, and the calls to pack for it (none if the library wins)."""
 
     winner: Result
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[CallToPack, ...]
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _with_every_m(packed: dict[object, PackedRow]) -> dict[object, PackedRow]:
         ]
         for place, reached in further(kernels, rows[0].winner.arch):
             row = packed[keys[place]]
-            wanted = Wanted(kernels[place].config, kernels[place].gpu, reached)
+            wanted = CallToPack(kernels[place].config, kernels[place].gpu, reached)
             packed[keys[place]] = replace(row, wanted=(*row.wanted, wanted))
     return packed
 
@@ -215,13 +215,13 @@ def _is_faster_than_memory(row: Result, gpu: Gpu) -> bool:
     return not in_cache and row.duration_us < _FASTEST * moved / gpu.memory_tb_per_s * 1e-6
 
 
-def rank_of(row: Result) -> tuple[Standing, float]:
+def rank_of(row: Result) -> tuple[TrustRank, float]:
     """Return the sort key of rows of one size and device; the smallest row is kept.
 
     Rows are sorted by proof and source of the time, then by the time.
     """
     us = row.duration_us if row.duration_us is not None else float("inf")
-    return standing(row.choice, row.proved_by, row.time_source), us
+    return trust_rank(row.choice, row.proved_by, row.time_source), us
 
 
 def _packed(here: _Row, tuned: Sequence[int]) -> PackedRow:
@@ -253,7 +253,7 @@ def _packed(here: _Row, tuned: Sequence[int]) -> PackedRow:
     if row.config is None or not is_needed:
         return PackedRow(winner, ())
     if here.is_alone:
-        return PackedRow(winner, (Wanted(row.config, gpu, Reach(problem.M, problem.M, problem)),))
+        return PackedRow(winner, (CallToPack(row.config, gpu, MRange(problem.M, problem.M, problem)),))
     place = tuned.index(problem.M)
     # A config may serve every M up to its neighbours; the call decides which of the two serves an M between them.
     between = tuned[place - 1] + 1 if place else 1, tuned[place + 1] - 1 if place + 1 < len(tuned) else MAX_DIMENSION
@@ -261,8 +261,8 @@ def _packed(here: _Row, tuned: Sequence[int]) -> PackedRow:
     if row.batch_invariant and any(sums_of(problem, config, arch) != row.sums for config, _ in lower):
         lower = []
     least_m = lower[-1][1].most_m + 1 if lower else between[0]
-    found = reach(problem, row.config, gpu, (least_m, between[1]))
-    wanted = [Wanted(row.config, gpu, found), *(Wanted(config, gpu, reached) for config, reached in lower)]
+    found = m_range(problem, row.config, gpu, (least_m, between[1]))
+    wanted = [CallToPack(row.config, gpu, found), *(CallToPack(config, gpu, reached) for config, reached in lower)]
     if found.kernels_of.M != problem.M:
-        wanted.insert(0, Wanted(row.config, gpu, Reach(problem.M, problem.M, problem)))
+        wanted.insert(0, CallToPack(row.config, gpu, MRange(problem.M, problem.M, problem)))
     return PackedRow(winner, tuple(wanted))

@@ -23,7 +23,7 @@ from genkern.journal.run_folder import modules_folder
 from genkern.packing.proof import trimmed
 from genkern.packing.proof_store import PROOFS, ProofStore
 from genkern.packing.prover import PROOF_TIMEOUT_S, Prover, Sessions, devices_for, proofs_text, server_on
-from genkern.packing.retiming import Retimed, news, retimed
+from genkern.packing.retiming import RetimedWinner, news, retime
 from genkern.profiling.device_rows import DeviceRows
 from genkern.profiling.supervised_profiler import SupervisedProfiler
 from genkern.runtime.bundles.bundle import SUFFIX, Bundle, read_bundle, require_bundle_or_none, write_bundle
@@ -170,15 +170,15 @@ def _timed(
     started_s, here = time.monotonic(), versions_here(device.arch)
     version, said = library_version(here), _versions(device, here)
     budget, status = Budget(timeout_s=options.timeout, libraries=",".join(CALLED)), 0
-    found: list[Retimed] = []
-    winners: list[Retimed] = []
+    found: list[RetimedWinner] = []
+    winners: list[RetimedWinner] = []
     for place, winner in enumerate(contents.winners):
-        each = Retimed(winner, winner)
+        each = RetimedWinner(winner, winner)
         # Batch-invariant winners are not timed: the library, which is not batch-invariant, might win.
         mine = (winner.arch, winner.device) == (device.arch, device.name) and not winner.batch_invariant
         if mine and status < 2 and is_concerned(winner, version):
             try:
-                each = retimed(place, winner, where, server, sessions, said, budget)
+                each = retime(place, winner, where, server, sessions, said, budget)
                 found.append(each)
             except (InputError, BugError) as error:
                 status = max(status, 3 if isinstance(error, BugError) else 1)

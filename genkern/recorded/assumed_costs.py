@@ -12,7 +12,7 @@ from genkern.search.strategy import Unit
 
 
 @dataclass(frozen=True)
-class Charges:
+class AssumedCosts:
     """Medians of the recorded costs.
 
     compile_s: seconds of a compile, by family
@@ -39,7 +39,7 @@ class Charges:
         return recorded.took_ms.get(config, self.took_ms) / 1000
 
 
-def charges_of(problems: Iterable[RecordedProblem]) -> Charges:
+def assumed_costs_of(problems: Iterable[RecordedProblem]) -> AssumedCosts:
     """Return the medians of the costs that these problems recorded."""
     by_family: dict[str, list[float]] = {}
     took_ms: list[float] = []
@@ -51,7 +51,7 @@ def charges_of(problems: Iterable[RecordedProblem]) -> Charges:
         units, timed = units + len(problem.units), timed + len(problem.us)
         timed_known += len(problem.us.keys() & problem.took_ms.keys())
     compile_s = {family: median(each) for family, each in by_family.items()}
-    return Charges(
+    return AssumedCosts(
         compile_s,
         max(compile_s.values(), default=0.0),
         median(took_ms) if took_ms else 0.0,

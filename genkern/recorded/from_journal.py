@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from genkern.compile.binary_groups import compiled_of, seen_of
+from genkern.compile.binary_groups import binary_group, seen_of
 from genkern.errors import ResultsError, one_line
 from genkern.file_io import shown_path
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import PREDICTED, Measurement, Outcome
-from genkern.journal.binaries import MadeBinary
+from genkern.journal.binaries import JournalBinary
 from genkern.journal.facts import JournalFacts, ProblemFacts
 from genkern.journal.journal_line import entry_of
-from genkern.journal.search_steps import names_of, parsed, searched_of
+from genkern.journal.search_steps import names_of, parse_search, parsed
 from genkern.ops.fields import problem_cells
 from genkern.recorded.columns import CONFIG, NEEDS
 from genkern.timing.libraries import OURS, call_name, library_of
@@ -118,7 +118,7 @@ def rows_of(problem: GemmProblem, facts: ProblemFacts) -> ProblemRows:
         # cannot be read.
         refused: dict[str, Outcome] = {}
         with contextlib.suppress(ValueError, LookupError):
-            refused = searched_of(value, facts.screened).refused
+            refused = parse_search(value, facts.screened).refused
         outcomes = {name: outcomes.get(name) or refused[name] for name in {**outcomes, **refused}}
     known = {*space, *outcomes}
     calls = sorted(name for name in finals.keys() - known if library_of(name) not in OURS)
@@ -149,7 +149,7 @@ def all_rows(run: RecordedRun) -> Iterator[tuple[dict[str, Any], ProblemRows]]:
         yield {**cells, **of_run, "space": found.space, "whole": found.whole}, found
 
 
-def _originals(outcomes: Mapping[str, Outcome], binaries: Mapping[Hashable, MadeBinary]) -> dict[str, str]:
+def _originals(outcomes: Mapping[str, Outcome], binaries: Mapping[Hashable, JournalBinary]) -> dict[str, str]:
     """Return for each copy a config with an equal launch and equal recorded resources, if there is one."""
     copies = [name for name, outcome in outcomes.items() if outcome is Outcome.IDENTICAL]
     if not copies:
@@ -167,7 +167,7 @@ def _originals(outcomes: Mapping[str, Outcome], binaries: Mapping[Hashable, Made
 @lru_cache(maxsize=2**17)
 def compiled(name: str) -> Hashable:
     """Return a value that is equal for configs that share binaries."""
-    return compiled_of(parsed(name))
+    return binary_group(parsed(name))
 
 
 def _measured(measurement: Measurement | None) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def _final(final: Measurement | None) -> dict[str, Any]:
     }
 
 
-def _made(binary: MadeBinary | None) -> dict[str, Any]:
+def _made(binary: JournalBinary | None) -> dict[str, Any]:
     if binary is None:
         return {}
     needs = {column.name: getattr(binary.resources, column.name) for column in NEEDS}

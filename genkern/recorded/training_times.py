@@ -92,7 +92,7 @@ class Ranking:
         return self._known[key]
 
 
-def known_of(recorded: Iterable[RecordedProblem]) -> list[KnownTimes]:
+def known_times_of(recorded: Iterable[RecordedProblem]) -> list[KnownTimes]:
     """Return the times of recorded problems that have finals."""
     found = []
     for each in recorded:

@@ -17,7 +17,7 @@ from genkern.gemm.problem import ACTIVATIONS, GemmProblem
 from genkern.ops.fields import fields_of, parse_own
 from genkern.ops.op import get_op
 from genkern.runtime.calls.context import Context
-from genkern.runtime.calls.plain_tensor import PLAIN, is_pytorchs
+from genkern.runtime.calls.plain_tensor import PLAIN, multiplies_itself
 from genkern.runtime.linear import LayerReport, Patch
 from genkern.runtime.merged_layers.own_forward import give_forward, has_own_forward
 from genkern.runtime.routed.experts import Experts
@@ -169,7 +169,7 @@ def _forward(experts: Experts, activation: str, context: Context) -> Callable[..
             or hidden_states.dtype != first.dtype
             or hidden_states.dim() != 2
             or top_k_weights.shape != top_k_index.shape
-            or any(map(is_pytorchs, (hidden_states, top_k_index, top_k_weights, first, second)))
+            or any(map(multiplies_itself, (hidden_states, top_k_index, top_k_weights, first, second)))
             or torch.is_autocast_enabled(hidden_states.device.type)
         ):
             if context.mode.is_on:

@@ -16,10 +16,15 @@ from genkern.errors import InputError
 from genkern.gemm.dtypes import BY_TORCH
 from genkern.runtime.calls.context import Context
 from genkern.runtime.calls.dispatch import Gemm, is_traced
-from genkern.runtime.calls.plain_tensor import PLAIN, is_pytorchs
-from genkern.runtime.merged_layers.invariant_mode import Way, way_of
+from genkern.runtime.calls.plain_tensor import PLAIN, multiplies_itself
+from genkern.runtime.merged_layers.invariant_mode import LayerMode, layer_mode_of
 from genkern.runtime.merged_layers.merging import Place, merge_layers
-from genkern.runtime.merged_layers.own_forward import give_forward, has_own_forward, is_given, when_replicated
+from genkern.runtime.merged_layers.own_forward import (
+    give_forward,
+    has_genkern_forward,
+    has_own_forward,
+    when_replicated,
+)
 from genkern.runtime.merged_layers.shared_product import Operator
 from genkern.runtime.merged_layers.tuned_groups import groups_of, has_bias, is_tuned, sums_of, winners_of
 
@@ -138,7 +143,7 @@ def patch_model(
         refused[:] = refused if is_invariant else []
         for name, layer in () if live is None else _linears(live):
             if has_own_forward(layer):
-                if is_invariant and not is_given(layer):
+                if is_invariant and not has_genkern_forward(layer):
                     line = "has a forward of its own, which may not be batch-invariant"
                     context.say((id(layer), line), f"{name}: {line}", logging.WARNING)
                 continue
@@ -208,7 +213,10 @@ def report_model(model: torch.nn.Module, context: Context) -> list[LayerReport]:
     is_invariant = context.mode.is_on
     named += [(name, [each]) for name, each in _others(model).items() if is_invariant or _is_tuned(each, context)]
     for group in groups_of(model, context):
-        if way_of([layer.weight for layer in group.layers], has_bias(group.layers[0]), context) is not Way.APART:
+        if (
+            layer_mode_of([layer.weight for layer in group.layers], has_bias(group.layers[0]), context)
+            is not LayerMode.APART
+        ):
             named.append((group.name, list(group.layers)))
 
     def tuned(layers: list[Any], *, row_major: bool) -> tuple[tuple[int, str], ...]:
@@ -327,4 +335,4 @@ def _is_librarys(input: Any, weight: Any, context: Context) -> bool:
 
 
 def _is_ordinary(tensor: Any) -> bool:
-    return isinstance(tensor, torch.Tensor) and not is_pytorchs(tensor)
+    return isinstance(tensor, torch.Tensor) and not multiplies_itself(tensor)

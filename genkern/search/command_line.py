@@ -17,7 +17,7 @@ from genkern.search.strategies import (
 
 
 def add_strategy(group: argparse._ArgumentGroup) -> None:
-    """Add the options that `asked_strategy` and `asked_limit` read."""
+    """Add the options that `strategy_option` and `limit_option` read."""
     group.add_argument(
         *("--search", "--strategy"),
         metavar="NAME|FILE.py",
@@ -39,7 +39,7 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def asked_limit(options: argparse.Namespace, strategy: ChosenStrategy) -> Limit:
+def limit_option(options: argparse.Namespace, strategy: ChosenStrategy) -> Limit:
     """Return the limit of a search from the options.
 
     Raises InputError if it is invalid, or contradicts the strategy or `--protocol tune_gemm`.
@@ -52,7 +52,7 @@ def asked_limit(options: argparse.Namespace, strategy: ChosenStrategy) -> Limit:
     return Limit.parse(options.budget)
 
 
-def asked_strategy(options: argparse.Namespace, usual: str | None = None) -> ChosenStrategy:
+def strategy_option(options: argparse.Namespace, usual: str | None = None) -> ChosenStrategy:
     """Return the strategy that the options name.
 
     If they name none, it is predicted with `--protocol tune_gemm`, else `usual` (None: the default strategy). Raises

@@ -20,7 +20,7 @@ def event_of(config: Config, measurement: Measurement) -> Measured | Lost:
     return Measured(config, us) if timed and us is not None else Lost(config, measurement.outcome)
 
 
-def refused_before(unit: Unit, unfit: Mapping[str, Outcome]) -> tuple[Unit, list[Refused]]:
+def split_off_unfit(unit: Unit, unfit: Mapping[str, Outcome]) -> tuple[Unit, list[Refused]]:
     """Return a unit without the configs that are known to be `unfit` (by name), and the events for these configs."""
     reasons: dict[Outcome, list[Config]] = {}
     for config in unit.configs if unfit else ():
@@ -32,7 +32,7 @@ def refused_before(unit: Unit, unfit: Mapping[str, Outcome]) -> tuple[Unit, list
     return fit, [Refused(unit, tuple(configs), outcome) for outcome, configs in reasons.items()]
 
 
-def brief(measurement: Measurement) -> Measurement:
+def with_rounded_times(measurement: Measurement) -> Measurement:
     """Return a measurement of the screening with rounded times.
 
     They have a noise of some percent, and make up most of a journal.

@@ -8,10 +8,10 @@ from functools import lru_cache
 
 from genkern.gemm.config import Config, in_text, name_of
 from genkern.gemm.records import CONFIG_WINS, TIE, VENDOR_WINS, Measurement, Outcome
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.timing.libraries import OURS, TORCH, library_of
 from genkern.timing.session import Budget
-from genkern.timing.statistics import Estimate, compared, estimate
+from genkern.timing.statistics import Estimate, compare, estimate
 
 _NEVER_RAN = (Outcome.COMPILE_FAILED, Outcome.COMPILE_TIMED_OUT, Outcome.LAUNCH_FAILED, Outcome.CRASHED)
 _ALL_MAY_WIN = Budget()
@@ -47,7 +47,7 @@ def semifinalists(screened: Iterable[Measurement], most: int) -> list[str]:
     return finalists(near, max(most, min(_MOST_NEAR, int(_ROUND_US / best_us)))) if len(near) > most else names
 
 
-def barren_families(measured: Iterable[Measurement]) -> list[str]:
+def families_without_times(measured: Iterable[Measurement]) -> list[str]:
     """Return a line for each family without any config that compiled and ran: the outcomes, and the first message.
 
     If other configs of the family ran or ended differently, the line is for the configs that share the parameters that
@@ -117,7 +117,7 @@ def ranking(
     return group + [m for m in measured if m.config not in chosen]
 
 
-def choice(winner: Measurement, vendor: Measurement | None, budget: Budget = _ALL_MAY_WIN) -> str:
+def faster_choice(winner: Measurement, vendor: Measurement | None, budget: Budget = _ALL_MAY_WIN) -> str:
     """Return which of both is faster: "config", "vendor", or "tie" if the difference is not significant (`compared`).
 
     Their samples should come from the confirmation, since the finals decided which of genkern's configs won. Return
@@ -177,7 +177,7 @@ def _beats(config: Measurement, vendor: Measurement | None) -> bool:
 
 def _compared(one: Measurement, other: Measurement) -> int:
     """Return -1 if `one` is faster, 1 if `other` is, 0 if the difference is not significant."""
-    return compared(one.samples_us or (one.duration_us or 0.0,), other.samples_us or (other.duration_us or 0.0,))
+    return compare(one.samples_us or (one.duration_us or 0.0,), other.samples_us or (other.duration_us or 0.0,))
 
 
 def _complexity(config: Config) -> tuple[int, ...]:
@@ -186,12 +186,12 @@ def _complexity(config: Config) -> tuple[int, ...]:
     Simpler is, in this order: the same result in every run, a smaller SPLIT_K, fewer stages, fewer warps, a smaller
         GROUP_SIZE_M, no remapping to XCDs, loads without a cache modifier.
     """
-    varies = not form_of(config).deterministic
+    varies = not traits_of(config).deterministic
     order = config.GROUP_SIZE_M, config.xcd_remap, int(config.cache_modifier != "none")
     return (varies, config.SPLIT_K, config.num_stages, config.num_warps, *order)
 
 
-def without_winner(candidates: Mapping[str, Measurement]) -> str:
+def no_winner_reason(candidates: Mapping[str, Measurement]) -> str:
     """Return why finalists that were timed gave no winner, with the first message: wrong results, or no memory to
     check."""
     if unchecked := [m for m in candidates.values() if m.outcome is Outcome.UNCHECKED]:

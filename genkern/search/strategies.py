@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from genkern.compile.binary_groups import compiled_of
+from genkern.compile.binary_groups import binary_group
 from genkern.errors import GenkernError, InputError, one_line
 from genkern.file_io import MAX_READ_BYTES, import_file, regular_bytes
 from genkern.search.strategy import Event, MakesStrategy, Strategy, Task, Unit
@@ -164,7 +164,7 @@ class _FromFile(Strategy):
         """Raise InputError for an invalid unit: all its configs must share the binaries of the first."""
         if not isinstance(unit, Unit):
             raise InputError(f"--search {self._path}: ask(n) gave {unit!r:.100}, which is not a Unit")
-        if not unit.configs or any(compiled_of(config) != unit.compiled for config in unit.configs[1:]):
+        if not unit.configs or any(binary_group(config) != unit.compiled for config in unit.configs[1:]):
             names = ", ".join(config.name for config in unit.configs[:3])
             raise InputError(f"--search {self._path}: ask(n) gave a Unit whose configs share no binaries: ({names})")
 

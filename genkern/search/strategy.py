@@ -27,7 +27,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from genkern.compile.binary_groups import compiled_of
+from genkern.compile.binary_groups import binary_group
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
@@ -43,7 +43,7 @@ class Unit:
     @cached_property
     def compiled(self) -> Hashable:
         """A key that is equal for units with the same binaries."""
-        return compiled_of(self.configs[0])
+        return binary_group(self.configs[0])
 
 
 @dataclass(frozen=True)
@@ -159,5 +159,5 @@ def units_of(configs: Iterable[Config]) -> list[Unit]:
     """Return the units of these configs, in the order of each unit's first config; configs keep their order."""
     sharers: dict[Hashable, list[Config]] = {}
     for config in dict.fromkeys(configs):
-        sharers.setdefault(compiled_of(config), []).append(config)
+        sharers.setdefault(binary_group(config), []).append(config)
     return [Unit(tuple(these)) for these in sharers.values()]

@@ -19,7 +19,7 @@ from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of, refused_values
+from genkern.kernels.catalogue import refused_values, traits_of
 from genkern.kernels.legality import legal_problem, refused_kernels, refused_run_time
 from genkern.space.rules.registry import is_for, reason, rule_for
 from genkern.space.rules.sum_order import order_rule
@@ -94,7 +94,7 @@ class Pruned:
 def _binary_of(config: Config) -> tuple[object, ...]:
     others = tuple(other for other in config.others if not PARAMETERS.by_name[other[0]].at_run_time)
     tile = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K, config.num_warps, config.num_stages
-    return config.SPLIT_K > 1 and form_of(config).split_apart, config.family, *tile, others
+    return config.SPLIT_K > 1 and traits_of(config).split_apart, config.family, *tile, others
 
 
 def prune(space: Space, problem: GemmProblem, gpu: Gpu) -> Pruned:
@@ -160,12 +160,12 @@ def _drop_by_rules(
     left: _Remaining, rules: Sequence[str], part: Part, problem: GemmProblem, gpu: Gpu, dropped: dict[str, int]
 ) -> None:
     """Drop configs by one rule after the other, and add their numbers to `dropped`."""
-    form = form_of(left.table)
+    traits = traits_of(left.table)
     group_sizes = tuple(size for size in dict(part.ranges)["GROUP_SIZE_M"] if isinstance(size, int))
     for name in rules:
         if not left.count:
             return
-        if is_for(name, form):
+        if is_for(name, traits):
             left.compact()
             dropped[name] += left.drop(rule_for(name, group_sizes)(problem, left.table, gpu))
 

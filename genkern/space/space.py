@@ -20,8 +20,8 @@ from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.gpu_table import ARCH, NO_ARCH
 from genkern.gemm.gpus import Gpu, archs_for_spaces, gpu_for_arch, known_archs
 from genkern.gemm.parameter import AMD_OPTIONS, PARAMETERS, Parameter, Value
-from genkern.kernels.catalogue import FAMILIES, block_problem, formed, forms_of, parameters_of, warps_problem
-from genkern.kernels.contract.traits import Form
+from genkern.kernels.catalogue import FAMILIES, all_traits_of, block_problem, parameters_of, traits_for, warps_problem
+from genkern.kernels.contract.traits import KernelTraits
 from genkern.ops.op import op_folder, op_names
 from genkern.space.guide_names import in_own_names
 from genkern.space.rules.registry import RULE_NAMES
@@ -304,8 +304,8 @@ def _family(number: int, entry: object, archs: Sequence[str]) -> FamilySpace:
     parameters, vendor = parameters_of(family), arch_vendor(archs[0])
     # An architecture that is not in the GPU table has no known features.
     gpus = [gpu_for_arch(arch) for arch in archs if arch in known_archs()]
-    if all(_lacking(form, gpus) for form in forms_of(family).values()):
-        raise InputError(_not_there(family, next(iter(forms_of(family).values())), gpus))
+    if all(_lacking(traits, gpus) for traits in all_traits_of(family).values()):
+        raise InputError(_not_there(family, next(iter(all_traits_of(family).values())), gpus))
     wanted = {name: each for name, each in parameters.items() if each.vendor in ("", vendor)}
     if vendor == "amd":
         # Every family must list these on AMD, so that a reader sees which options are left to Triton.
@@ -328,11 +328,11 @@ def _family(number: int, entry: object, archs: Sequence[str]) -> FamilySpace:
     )
     found = FamilySpace(family, ranges, _rules(f"{family}: rules", entry["rules"]) if "rules" in entry else None)
     for part in found.parts():
-        form = formed(family, part.chosen)
-        if isinstance(form, str):
+        traits = traits_for(family, part.chosen)
+        if isinstance(traits, str):
             said = ", ".join(f"{name} = {value}" for name, value in part.chosen)
-            raise InputError(f"{family}: {said}: {form}")
-        _check_part(part, form, gpus)
+            raise InputError(f"{family}: {said}: {traits}")
+        _check_part(part, traits, gpus)
     return found
 
 
@@ -341,27 +341,31 @@ def _neutral(parameter: Parameter) -> Value:
     return parameter.neutral
 
 
-def _lacking(form: Form, gpus: Sequence[Gpu]) -> str:
+def _lacking(traits: KernelTraits, gpus: Sequence[Gpu]) -> str:
     """Return a feature that is missing if none of the GPUs has all that kernels of this form need, else ""."""
-    return next(filter(None, map(form.lacks, gpus)), "") if gpus and all(map(form.lacks, gpus)) else ""
+    return next(filter(None, map(traits.lacks, gpus)), "") if gpus and all(map(traits.lacks, gpus)) else ""
 
 
-def _not_there(family: str, form: Form, gpus: Sequence[Gpu]) -> str:
+def _not_there(family: str, traits: KernelTraits, gpus: Sequence[Gpu]) -> str:
     archs = ", ".join(gpu.arch for gpu in gpus)
-    return f"family {family!r} needs {_lacking(form, gpus)}, which {archs} do not have: use 'tiled'"
+    return f"family {family!r} needs {_lacking(traits, gpus)}, which {archs} do not have: use 'tiled'"
 
 
-def _check_part(part: Part, form: Form, gpus: Sequence[Gpu]) -> None:
+def _check_part(part: Part, traits: KernelTraits, gpus: Sequence[Gpu]) -> None:
     """Raise InputError for values that kernels of this form can never have."""
     family = part.family
-    if _lacking(form, gpus):
-        raise InputError(_not_there(family, form, gpus))
+    if _lacking(traits, gpus):
+        raise InputError(_not_there(family, traits, gpus))
     if problem := listed_problem(part, min((gpu.has.tile_rows_min for gpu in gpus), default=1)):
         raise InputError(f"{family}: {problem}")
     for name, values in part.ranges:
-        if name in ("xcd_remap", "cache_modifier") and not form.places_loads and values != (PARAMETERS.neutral[name],):
+        if (
+            name in ("xcd_remap", "cache_modifier")
+            and not traits.places_loads
+            and values != (PARAMETERS.neutral[name],)
+        ):
             raise InputError(f"{family}: {name} must be [{PARAMETERS.neutral[name]}]: this family does not take it")
-        if name == "SPLIT_K" and not form.splits_k and values != (1,):
+        if name == "SPLIT_K" and not traits.splits_k and values != (1,):
             raise InputError(f"{family}: SPLIT_K must be [1]: this family does not split K")
 
 
@@ -372,13 +376,13 @@ def listed_problem(part: Part, tile_rows: int = 1) -> str:
 
     `tile_rows` is the smallest number of rows of a tile that the targets multiply.
     """
-    form, language = formed(part.family, part.chosen), FAMILIES[part.family].language
-    assert isinstance(form, Form)
+    traits, language = traits_for(part.family, part.chosen), FAMILIES[part.family].language
+    assert isinstance(traits, KernelTraits)
     for name, values in part.ranges:
         for value in values:
             problem = ""
             if name.startswith("BLOCK_SIZE"):
-                problem = block_problem(form, name, int(value), language, tile_rows)
+                problem = block_problem(traits, name, int(value), language, tile_rows)
             elif name == "num_warps":
                 problem = warps_problem(language, int(value))
             if problem:

@@ -1,4 +1,4 @@
-"""Turn: the lock by which several measured processes of one run share a device, one at a time.
+"""DeviceLock: the lock by which several measured processes of one run share a device, one at a time.
 
 While a search waits for compiles, its device would idle; so other processes measure other sizes meanwhile. The process
 that uses the device holds a file lock, which the kernel releases when that process ends, however it ends.
@@ -12,13 +12,13 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 
-from genkern.file_io import regular
+from genkern.file_io import open_regular
 
-Given = ParamSpec("Given")
-Returned = TypeVar("Returned")
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
-class Turn:
+class DeviceLock:
     """The lock of one device, for one of the processes that use it. Not thread-safe: one thread of a process at a time.
 
     `path`: the lock file, "" for a device that no other process uses. `number`: number of this process; process 0 may
@@ -32,12 +32,12 @@ class Turn:
         self._depth = 0
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Hold the device during the block; waits for other processes. Reentrant."""
         if self._depth == 0 and self._path:
             # Opened by the process that uses the device: a forked process would share the lock of its parent's open
             # file.
-            self._file = self._file or open(self._path, "a", opener=regular)  # noqa: SIM115  stays open
+            self._file = self._file or open(self._path, "a", opener=open_regular)  # noqa: SIM115  stays open
             fcntl.flock(self._file, fcntl.LOCK_EX)
         self._depth += 1
         try:
@@ -48,14 +48,14 @@ class Turn:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
 
-def in_turn(
-    method: Callable[Concatenate[Any, Given], Returned],
-) -> Callable[Concatenate[Any, Given], Returned]:
-    """Decorate a method to hold its object's `turn` during the call."""
+def holds_device(
+    method: Callable[Concatenate[Any, Parameters], Result],
+) -> Callable[Concatenate[Any, Parameters], Result]:
+    """Decorate a method to hold its object's `device_lock` during the call."""
 
     @functools.wraps(method)
-    def held(self: Any, /, *args: Given.args, **kwargs: Given.kwargs) -> Returned:
-        with self.turn.held():
+    def held(self: Any, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        with self.device_lock.hold():
             return method(self, *args, **kwargs)
 
     return held

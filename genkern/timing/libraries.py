@@ -38,7 +38,7 @@ _BYTES = {CUBLASLT: 64, HIPBLASLT: 24}
 
 
 @dataclass(frozen=True)
-class KeptAlgorithm:
+class StoredAlgorithm:
     """An algorithm as stored in results: the bytes (`data`) of its structure, and the `version` of its library."""
 
     version: int
@@ -79,17 +79,17 @@ def asm_kernel(name: str) -> AsmKernel | None:
     return AsmKernel(int(solution), int(splits), kernel)
 
 
-def kept_algorithm(name: str) -> KeptAlgorithm | None:
+def stored_algorithm(name: str) -> StoredAlgorithm | None:
     """Parse the name of an algorithm; None for any other name."""
     said = _ALGORITHM.fullmatch(name)
     if said is None or len(said[3]) != 2 * _BYTES[said[1]]:
         return None
-    return KeptAlgorithm(int(said[2]), bytes.fromhex(said[3]), said[1])
+    return StoredAlgorithm(int(said[2]), bytes.fromhex(said[3]), said[1])
 
 
 def is_call(name: str) -> bool:
     """Return True if `name` is a valid name of a library call in results."""
-    return name == TORCH or kept_algorithm(name) is not None or _AITER.fullmatch(name) is not None
+    return name == TORCH or stored_algorithm(name) is not None or _AITER.fullmatch(name) is not None
 
 
 def library_of(name: str) -> str:

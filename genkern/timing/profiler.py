@@ -10,7 +10,7 @@ from genkern.gemm.records import Candidate, Measurement
 from genkern.timing.session import Session
 
 
-class Raced(Protocol):
+class Racer(Protocol):
     """A racer: a Candidate, or anything else that a measured process can identify by `request`.
 
     Measurements have its `name`.
@@ -22,7 +22,7 @@ class Raced(Protocol):
     def request(self) -> dict[str, Any]: ...
 
 
-class Unshared:
+class ExclusiveDevice:
     """Mixin for a profiler that alone uses its device."""
 
     def alone(self) -> AbstractContextManager[None]:

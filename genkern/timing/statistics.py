@@ -86,13 +86,13 @@ def relative_spread(samples_us: Sequence[float]) -> float:
     return (ordered[-1 - quarter] - ordered[quarter]) / _IQR_SIGMAS / median(ordered)
 
 
-def tied(a: Estimate, b: Estimate) -> bool:
+def is_tie(a: Estimate, b: Estimate) -> bool:
     """Return True if neither is clearly faster: the intervals overlap, or the medians are within 0.5 %."""
     overlap = a.low_us <= b.high_us and b.low_us <= a.high_us
     return overlap or max(a.median_us, b.median_us) <= min(a.median_us, b.median_us) * TIE_RATIO
 
 
-def compared(a_us: Sequence[float], b_us: Sequence[float]) -> int:
+def compare(a_us: Sequence[float], b_us: Sequence[float]) -> int:
     """Return -1 if `a` is faster, 1 if `b` is, 0 if neither is clearly faster.
 
     Samples are from the same rounds, in order, and are compared by their ratio in each round, because a varying clock
@@ -102,7 +102,7 @@ def compared(a_us: Sequence[float], b_us: Sequence[float]) -> int:
     rounds = min(len(a_us), len(b_us))
     if rounds < _FEWEST_ROUNDS:
         a, b = estimate(a_us), estimate(b_us)
-        return 0 if tied(a, b) else -1 if a.median_us < b.median_us else 1
+        return 0 if is_tie(a, b) else -1 if a.median_us < b.median_us else 1
     ratios = [a / b for a, b in zip(a_us, b_us, strict=False)]
     known, middle = estimate(ratios), median(ratios)
     if known.low_us <= 1 <= known.high_us or 1 / TIE_RATIO <= middle <= TIE_RATIO:
@@ -110,7 +110,7 @@ def compared(a_us: Sequence[float], b_us: Sequence[float]) -> int:
     return -1 if middle < 1 else 1
 
 
-def beaten(candidate: Estimate, leader: Estimate) -> bool:
+def is_beaten(candidate: Estimate, leader: Estimate) -> bool:
     """Return True if the candidate's whole interval is more than 3 % above the leader's."""
     return candidate.low_us > leader.high_us * BEATEN_RATIO
 
@@ -123,7 +123,7 @@ def stop_reason(samples_us: Mapping[str, Sequence[float]], spreads: Sequence[flo
     """
     estimates = {name: estimate(samples) for name, samples in samples_us.items()}
     leader = min(estimates, key=lambda name: estimates[name].median_us)
-    rivals = [name for name in estimates if name != leader and tied(estimates[name], estimates[leader])]
+    rivals = [name for name in estimates if name != leader and is_tie(estimates[name], estimates[leader])]
     if not rivals:
         return "separated"
     if max(relative_spread(samples_us[name]) for name in (leader, *rivals)) < _QUIET:

@@ -10,10 +10,10 @@ PROVED = "gpu"
 SHARED = "_shared"
 
 # (without a proof, predicted, on a shared GPU); the least of several rows is the most trusted.
-Standing = tuple[bool, bool, bool]
+TrustRank = tuple[bool, bool, bool]
 
 
-def standing(choice: str, check: str, time_source: str | None) -> Standing:
+def trust_rank(choice: str, check: str, time_source: str | None) -> TrustRank:
     """Return how much a row is trusted; smaller is better, and its time counts only among equals.
 
     A library call needs no proof. Rows in other programs' files have neither check nor time source.

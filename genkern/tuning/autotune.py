@@ -158,7 +158,7 @@ def autotune_gemm(
     if any(option.replace("-", "_").startswith("__cache_dir") for option in options):
         raise InputError("options: --cache_dir is an argument of its own here, cache_dir")
     cache = cache_folder(str(cache_dir) if cache_dir else None).absolute()
-    bench = _Bench(Path(folder).absolute() if folder else cache / "autotune", cache, asked, run or _run)
+    bench = _CommandRunner(Path(folder).absolute() if folder else cache / "autotune", cache, asked, run or _run)
     if key == "exact":
         at, row = bench.tuned(problem, space, "exact")
         return _autotuned(bench, at, row, key, None)
@@ -267,7 +267,7 @@ def rounded_up(problem: GemmProblem) -> GemmProblem:
 
 
 @dataclass(frozen=True)
-class _Bench:
+class _CommandRunner:
     """Runs genkern's command, each run with its own folder below `root`."""
 
     root: Path
@@ -317,7 +317,7 @@ class _Bench:
             self.run(pack_arguments(at / "results.yaml", bundle, self.cache), at / "pack.log")
 
 
-def _autotuned(bench: _Bench, at: Path, row: Result, key: str, loss: float | None) -> Autotuned:
+def _autotuned(bench: _CommandRunner, at: Path, row: Result, key: str, loss: float | None) -> Autotuned:
     bench.packed(at)
     return Autotuned(row, key, loss, at)
 

@@ -17,7 +17,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.kernels.generate import generate
 from genkern.ops.op import get_op, groups_of
 from genkern.profiling.measured_process import check_of_answer
@@ -35,7 +35,7 @@ DeviceCheck = Callable[[Session, Candidate], Check]
 CallCheck = Callable[[Session, str], Check]
 
 
-class Rows(Protocol):
+class RowChecker(Protocol):
     """Compares rows of C bit by bit."""
 
     def check(self, session: Session, name: str, candidate: Candidate | None, reference: Candidate | None) -> Check:
@@ -57,7 +57,7 @@ class Checker(Protocol):
     """
 
     quick: bool
-    rows: Rows | None
+    rows: RowChecker | None
 
     def can_check(self, config: Config) -> bool:
         """Return whether `check` can check this config."""
@@ -77,7 +77,7 @@ class DeviceChecker:
     quick = True
 
     def __init__(
-        self, device_check: DeviceCheck, call_check: CallCheck, err_ratio: float = 1.0, rows: Rows | None = None
+        self, device_check: DeviceCheck, call_check: CallCheck, err_ratio: float = 1.0, rows: RowChecker | None = None
     ) -> None:
         self.rows = rows
         self._device_check = device_check
@@ -88,10 +88,10 @@ class DeviceChecker:
         return True
 
     def check(self, session: Session, candidate: Candidate) -> Check:
-        return limited(self._device_check(session, candidate), self._err_ratio, session.budget)
+        return with_tolerance(self._device_check(session, candidate), self._err_ratio, session.budget)
 
     def check_call(self, session: Session, name: str) -> Check:
-        return limited(self._call_check(session, name), self._err_ratio, session.budget)
+        return with_tolerance(self._call_check(session, name), self._err_ratio, session.budget)
 
 
 class InterpreterChecker:
@@ -104,7 +104,7 @@ class InterpreterChecker:
     # Each check starts a process, which takes seconds.
     quick = False
     # The interpreter does not compute with the GPU's instructions, so bits of its rows prove nothing.
-    rows: Rows | None = None
+    rows: RowChecker | None = None
 
     def __init__(self, err_ratio: float = 1.0) -> None:
         self._err_ratio = err_ratio
@@ -112,7 +112,7 @@ class InterpreterChecker:
 
     def can_check(self, config: Config) -> bool:
         """Return False for kernels that the interpreter cannot run, such as Gluon kernels."""
-        return form_of(config).interpreted
+        return traits_of(config).interpreted
 
     def check(self, session: Session, candidate: Candidate) -> Check:
         """Check a candidate. Thread-safe."""
@@ -120,7 +120,7 @@ class InterpreterChecker:
         if not self.can_check(config):
             size, why = session.problem.size, f"{config.family} kernels can be checked on a GPU only"
             return Check(config.name, False, 1.0, math.inf, size, NOT_CHECKED, why)
-        problem = reduced(session.problem, config)
+        problem = reduced_problem(session.problem, config)
         module = generate(problem, [config], session.arch)
         with tempfile.TemporaryDirectory(prefix="interpreted_", dir=session.work_dir) as folder:
             path = Path(folder).resolve() / module.file_name
@@ -177,12 +177,14 @@ class InterpreterChecker:
             return failed(f"the interpreter failed: {ended.last_line or ended.description}")
         if "bug" in answer:
             raise BugError(f"interpreting {config.name}: {answer['bug']}", answer["details"])
-        check = limited(check_of_answer(config.name, problem.size, "interpreter", answer), self._err_ratio, budget)
+        check = with_tolerance(
+            check_of_answer(config.name, problem.size, "interpreter", answer), self._err_ratio, budget
+        )
         same = check.lost is not None or answer["dtype_a"] == DTYPES[problem.dtype_a].torch
         return dataclasses.replace(check, stand_in="" if same else parse_dtype(answer["dtype_a"], "").name)
 
 
-def limited(check: Check, err_ratio: float, budget: Budget) -> Check:
+def with_tolerance(check: Check, err_ratio: float, budget: Budget) -> Check:
     """Return `check`, changed to failed if its error ratio is above `err_ratio`."""
     if not check.passed or check.error_ratio <= err_ratio:
         return check
@@ -192,7 +194,7 @@ def limited(check: Check, err_ratio: float, budget: Budget) -> Check:
     return dataclasses.replace(check, passed=False, message=message)
 
 
-def reduced(problem: GemmProblem, config: Config) -> GemmProblem:
+def reduced_problem(problem: GemmProblem, config: Config) -> GemmProblem:
     """Return a problem of about two tiles in M and N and a few blocks of K; it overhangs exactly where `problem` does.
 
     If several elements share a scale, the blocks that share one are whole, or overhang, as in `problem`.

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
-from genkern.compile.candidate_builder import Job
+from genkern.compile.candidate_builder import ProblemBuild
 from genkern.gemm.records import Measurement, Outcome
 from genkern.journal.facts import ProblemFacts
-from genkern.journal.journal import Facts
+from genkern.journal.journal import FactWriter
 from genkern.timing.libraries import OURS, library_of
 from genkern.timing.profiler import Profiler
 
 
 @dataclass(frozen=True)
-class Compared:
+class ConfirmationRound:
     """Measurements from the same rounds. A field is None if there is no such call, or if it could not be timed.
 
     winner: the chosen config
@@ -42,20 +42,22 @@ class Compared:
         return self.winner.outcome is Outcome.MEASURED
 
 
-def confirmed(profiler: Profiler, journal: Facts, job: Job, facts: ProblemFacts, chosen: Compared) -> Compared:
+def confirm(
+    profiler: Profiler, journal: FactWriter, build: ProblemBuild, facts: ProblemFacts, chosen: ConfirmationRound
+) -> ConfirmationRound:
     """Return `chosen` with times from new rounds (the confirmation), which had no influence on the choice.
 
     Times that an earlier start of the run wrote to the journal are used again. Return `chosen` unchanged if an earlier
     start timed and checked the winner and this start has no binary of it. If the winner got no new time, its outcome is
     NOT_SEEN.
     """
-    if chosen.winner.config not in job.ready:
+    if chosen.winner.config not in build.ready:
         return chosen
-    configs = [m.config for m in chosen if library_of(m.config) in OURS and m.config in job.ready]
+    configs = [m.config for m in chosen if library_of(m.config) in OURS and m.config in build.ready]
     calls = [m.config for m in chosen if library_of(m.config) not in OURS]
     if not {*configs, *calls} <= {m.config for m in facts.confirmed}:
-        finals = profiler.confirm(job.session, [job.ready[name] for name in configs], calls)
-        journal.confirmed(job.session.problem, finals)
+        finals = profiler.confirm(build.session, [build.ready[name] for name in configs], calls)
+        journal.add_confirmed(build.session.problem, finals)
     found = {m.config: m for m in facts.confirmed}
 
     def again(before: Measurement | None) -> Measurement | None:
@@ -63,4 +65,4 @@ def confirmed(profiler: Profiler, journal: Facts, job: Job, facts: ProblemFacts,
 
     lost = replace(chosen.winner, outcome=Outcome.NOT_SEEN, message="it was not timed a second time")
     others = chosen.runner_up, chosen.vendor, chosen.torch, chosen.incumbent, chosen.fastest
-    return Compared(again(chosen.winner) or lost, *map(again, others))
+    return ConfirmationRound(again(chosen.winner) or lost, *map(again, others))

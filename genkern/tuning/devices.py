@@ -18,7 +18,7 @@ from genkern.tuning.tune import Report
 SIZES_AHEAD = 1
 
 
-class TunesProblems(Protocol):
+class ProblemTuner(Protocol):
     """A Tuner, or a proxy for a Tuner in another process. Any thread may call `prepare` and `forget`."""
 
     @property
@@ -35,7 +35,7 @@ class TunesProblems(Protocol):
 
 
 def tune_all(
-    tuners: Sequence[TunesProblems],
+    tuners: Sequence[ProblemTuner],
     problems: Sequence[GemmProblem],
     finished: Callable[[Report], None],
     lost: Callable[[int, ProfilerError, int], None],
@@ -51,7 +51,7 @@ def tune_all(
     other tuners after their current problems, and is raised. With a single tuner every error is raised at once.
     """
     if len(tuners) > 1:
-        _Shift(tuners, problems, finished, lost).work()
+        _DeviceScheduler(tuners, problems, finished, lost).work()
         return
     left, ahead = deque(problems), deque[GemmProblem]()
 
@@ -67,12 +67,12 @@ def tune_all(
         finished(tuners[0].tune(problem, prepare_next))
 
 
-class _Shift:
+class _DeviceScheduler:
     """Tuners in threads that share a list of problems."""
 
     def __init__(
         self,
-        tuners: Sequence[TunesProblems],
+        tuners: Sequence[ProblemTuner],
         problems: Sequence[GemmProblem],
         finished: Callable[[Report], None],
         lost: Callable[[int, ProfilerError, int], None],
@@ -90,7 +90,7 @@ class _Shift:
         self._ahead: list[list[GemmProblem]] = [[] for _ in tuners]
         # Held while the state below changes, and during the callbacks.
         self._changed = threading.Condition()
-        self._under_way: set[GemmProblem] = set()
+        self._in_flight: set[GemmProblem] = set()
         self._losses: list[ProfilerError] = []
         self._gone: set[int] = set()
         self._fatal: list[BaseException] = []
@@ -133,7 +133,7 @@ class _Shift:
         """Wait for a tuner's next problem; None if none is left or can come back from a lost tuner, or if stopped."""
         with self._changed:
             # A problem that is being tuned comes back if its device is lost.
-            self._changed.wait_for(lambda: self._left or any(self._ahead) or not self._under_way or self._is_stopped)
+            self._changed.wait_for(lambda: self._left or any(self._ahead) or not self._in_flight or self._is_stopped)
             if self._is_stopped:
                 return None
             if self._ahead[place]:
@@ -144,7 +144,7 @@ class _Shift:
                 problem = self._taken_over()
             else:
                 return None
-            self._under_way.add(problem)
+            self._in_flight.add(problem)
             return problem
 
     def _taken_over(self) -> GemmProblem:
@@ -186,7 +186,7 @@ class _Shift:
             return False
         finally:
             with self._changed:
-                self._under_way.discard(problem)
+                self._in_flight.discard(problem)
                 self._changed.notify_all()
         return True
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from genkern.files.exchange.peers import run_elsewhere
+from genkern.files.exchange.peers import runnable_by_peers
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
@@ -21,13 +21,13 @@ AT_LEAST = 6
 _KEPT = 12
 
 
-def besides(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, measured: Collection[str]) -> list[Config]:
+def extra_configs(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, measured: Collection[str]) -> list[Config]:
     """Return the configs that should also be measured, given the names of the configs that were `measured`.
 
     These are the best config of each tile, in the model's order. The list is empty if enough configs were measured, or
     if no other program has a kernel for the problem.
     """
-    able = run_elsewhere(problem, configs, gpu.vendor)
+    able = runnable_by_peers(problem, configs, gpu.vendor)
     missing = AT_LEAST - sum(config.name in measured for config in able)
     if not able or missing <= 0:
         return []
@@ -40,7 +40,7 @@ def besides(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, measured:
     return list(of_tile.values())[:missing]
 
 
-def times_kept(
+def kept_times(
     problem: GemmProblem, screened: Iterable[Measurement], ends: Mapping[str, Measurement], gpu: Gpu
 ) -> tuple[tuple[str, float], ...]:
     """Return the fastest measured configs that other programs can run: pairs of name and microseconds.
@@ -54,6 +54,6 @@ def times_kept(
         and m.duration_us is not None
         and ends.get(m.config, m).outcome is Outcome.MEASURED
     }
-    able = run_elsewhere(problem, times, gpu.vendor)
+    able = runnable_by_peers(problem, times, gpu.vendor)
     fastest = sorted(able, key=lambda config: (times[config], config.name))[:_KEPT]
     return tuple((config.name, times[config]) for config in fastest)

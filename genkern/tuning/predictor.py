@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from genkern.errors import BugError, bugs_told
+from genkern.errors import BugError, reporting_bugs
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
@@ -22,7 +22,7 @@ from genkern.space.prune import prune
 from genkern.space.space import Space
 from genkern.timing.session import Budget, Session
 from genkern.tuning.checkers import Checker
-from genkern.tuning.invariant.sum_order_constraint import ANY_ORDER, Orders
+from genkern.tuning.invariant.sum_order_constraint import ANY_ORDER, SumOrderConstraint
 from genkern.tuning.search_driver import Confidence
 from genkern.tuning.tune import Provenance, Report, wrong_text
 
@@ -46,7 +46,7 @@ class Predictor:
     provenance: Provenance
     budget: Budget
     incumbents: Mapping[GemmProblem, Config] = field(default_factory=dict)
-    orders: Orders = ANY_ORDER
+    orders: SumOrderConstraint = ANY_ORDER
     with_candidates: bool = False
     checker: Checker | None = None
     module_dir: str = ""
@@ -54,7 +54,7 @@ class Predictor:
     def report(self, problem: GemmProblem) -> Report:
         """Predict the winner of one size. A bug in genkern ends only this size, and is in the report."""
         try:
-            with bugs_told():
+            with reporting_bugs():
                 return self._report(problem)
         except BugError as bug:
             return Report(problem, message=f"a bug in genkern: {bug}", bug=bug)
@@ -63,7 +63,7 @@ class Predictor:
         report = Report(problem)
         with report.stage("prune"):
             pruned = prune(self.orders.space_of(problem, self.spaces[problem.op]), problem, self.gpu)
-            configs = list(dict.fromkeys([*pruned.kept, *self._besides(problem)]))
+            configs = list(dict.fromkeys([*pruned.kept, *self._extra_configs(problem)]))
         report.pruned = pruned
         report.outcomes[Outcome.ILLEGAL] = sum(pruned.illegal.values())
         report.outcomes[Outcome.PRUNED] = sum(pruned.dropped.values())
@@ -104,14 +104,14 @@ class Predictor:
         )
         return report
 
-    def _besides(self, problem: GemmProblem) -> list[Config]:
+    def _extra_configs(self, problem: GemmProblem) -> list[Config]:
         """Return further legal configs that may win.
 
         They are the reference and the best known config of the required order of sums, and the incumbent if the problem
         is not searched.
         """
-        known = self.orders.besides(problem, self.gpu)
-        if problem in self.orders.decided and problem in self.incumbents:
+        known = self.orders.required_configs(problem, self.gpu)
+        if problem in self.orders.settled and problem in self.incumbents:
             known = [self.incumbents[problem], *known]
         arch = self.provenance.arch
         return [

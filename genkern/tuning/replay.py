@@ -6,27 +6,27 @@ recorded, with `genkern.tuning.simulation`.
 
 from __future__ import annotations
 
-from genkern.compile.binary_groups import compiled_of
+from genkern.compile.binary_groups import binary_group
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.journal.search_steps import Asked, Searched, Step, Told
+from genkern.journal.search_steps import AskStep, SearchRecord, Step, TellStep
 from genkern.search.strategy import MakesStrategy, Task
 
 
-def task_of(searched: Searched, problem: GemmProblem, gpu: Gpu) -> Task:
+def task_of(searched: SearchRecord, problem: GemmProblem, gpu: Gpu) -> Task:
     """Return the task of a search, as recorded in the journal."""
-    cached = {compiled_of(config) for config in searched.cached}
+    cached = {binary_group(config) for config in searched.cached}
     return Task(problem, gpu, searched.configs, lambda unit: unit.compiled in cached, searched.number, searched.most)
 
 
-def decided_again(make: MakesStrategy, searched: Searched, problem: GemmProblem, gpu: Gpu) -> tuple[Step, ...]:
+def replay_decisions(make: MakesStrategy, searched: SearchRecord, problem: GemmProblem, gpu: Gpu) -> tuple[Step, ...]:
     """Return the steps of `searched` with the decisions of a new strategy in place of the recorded ones."""
     strategy = make(task_of(searched, problem, gpu))
     steps: list[Step] = []
     for step in searched.steps:
-        if isinstance(step, Asked):
-            steps.append(Asked(step.n, tuple(strategy.ask(step.n))))
+        if isinstance(step, AskStep):
+            steps.append(AskStep(step.n, tuple(strategy.ask(step.n))))
         else:
             strategy.tell(step.event)
-            steps.append(Told(step.event, tuple(strategy.drop())))
+            steps.append(TellStep(step.event, tuple(strategy.drop())))
     return tuple(steps)

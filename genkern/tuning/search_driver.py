@@ -16,14 +16,14 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from genkern.compile.binary_groups import compiled_of
-from genkern.compile.candidate_builder import Bench, Made
+from genkern.compile.binary_groups import binary_group
+from genkern.compile.candidate_builder import BuildResult, CandidateBuilder
 from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.records import Candidate, Measurement, Outcome, Unfit
-from genkern.journal.binaries import MadeBinary
-from genkern.journal.search_steps import Asked, Searched, Step, Told
-from genkern.search.events import brief, event_of, refused_before
+from genkern.journal.binaries import JournalBinary
+from genkern.journal.search_steps import AskStep, SearchRecord, Step, TellStep
+from genkern.search.events import event_of, split_off_unfit, with_rounded_times
 from genkern.search.limit import NO_LIMIT, Allowance, Limit
 from genkern.search.strategies import CACHED, ZERO, ChosenStrategy
 from genkern.search.strategy import (
@@ -59,7 +59,7 @@ class Confidence:
 NOTHING_SAID = Confidence()
 
 
-class Search:
+class SearchDriver:
     """Drives one search: asks the strategy for units, has them compiled and measured, and reports the outcomes back.
 
     Units with a config that is named in `first` are compiled before the units that the strategy asks for, and the
@@ -70,14 +70,14 @@ class Search:
 
     def __init__(
         self,
-        bench: Bench,
+        builder: CandidateBuilder,
         configs: Sequence[Config],
         chosen: ChosenStrategy,
         task: Callable[[tuple[Config, ...], Callable[[Unit], bool]], Task],
         known: Mapping[str, Measurement],
         first: Collection[str] = (),
         limit: Limit = NO_LIMIT,
-        besides: Callable[[Collection[str]], Sequence[Config]] = lambda measured: (),
+        extra_configs: Callable[[Collection[str]], Sequence[Config]] = lambda measured: (),
     ) -> None:
         """Prepare the search; nothing is ordered yet.
 
@@ -91,34 +91,34 @@ class Search:
             time. The strategy is not told about them. Not called if the search has a limit, if the strategy has a
             number, or for the strategies zero and cached
         """
-        self._bench = bench
+        self._builder = builder
         self._known = known
-        self._depth = AT_A_TIME * bench.farm.jobs
+        self._depth = AT_A_TIME * builder.farm.jobs
         # Called in the thread that pulls units, at the end of a round: no unit is in flight and none is asked for.
         self.on_made: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
-        space, configs = configs, bench.worth_making(configs)
+        space, configs = configs, builder.worth_compiling(configs)
         self._by_name = {config.name: config for config in configs}
         # Keys of the binaries of the space, and of those that were measured or turned out to be no candidates.
-        self._binaries = {compiled_of(config) for config in space}
-        self._tried = {compiled_of(c) for c in space if c.name in known or c.name not in self._by_name}
+        self._binaries = {binary_group(config) for config in space}
+        self._tried = {binary_group(c) for c in space if c.name in known or c.name not in self._by_name}
         named = [self._by_name[name] for name in self._by_name if name in first]
-        ahead = {compiled_of(config) for config in named}
-        theirs = tuple(config for config in space if not ahead or compiled_of(config) not in ahead)
+        ahead = {binary_group(config) for config in named}
+        theirs = tuple(config for config in space if not ahead or binary_group(config) not in ahead)
         # Configs that are named in `first` come before the other configs of their binary.
-        others = (config for config in configs if ahead and compiled_of(config) in ahead)
+        others = (config for config in configs if ahead and binary_group(config) in ahead)
         of_before = [self._by_name[name] for name in known if name in self._by_name]
         self._ahead = units_of([*named, *others, *of_before])[::-1]
         self._limit, self._begun_s, self._is_over = limit, math.inf, False
         has_besides = limit == NO_LIMIT and chosen.number is None and chosen.name not in (ZERO, CACHED)
-        self._besides = besides if has_besides else None
-        self._is_beside = False
-        self._allowance = Allowance(limit.binaries, ahead | {compiled_of(config) for config in of_before})
+        self._extra_configs = extra_configs if has_besides else None
+        self._measures_extras = False
+        self._allowance = Allowance(limit.binaries, ahead | {binary_group(config) for config in of_before})
         # Known configs that the strategy has not requested yet.
-        self._unasked = {config: None for config in of_before if compiled_of(config) not in ahead}
+        self._unasked = {config: None for config in of_before if binary_group(config) not in ahead}
         self._before = set(self._unasked)
         self._is_told_all = not self._before
-        self._unfit = {name: why.outcome for name, why in bench.job.unfit.items() if name not in self._by_name}
+        self._unfit = {name: why.outcome for name, why in builder.build.unfit.items() if name not in self._by_name}
         # The first place of the strategy's own units.
         self._place_of_theirs = len(self._ahead)
         self._cached: dict[object, tuple[Config, bool]] = {}
@@ -128,7 +128,7 @@ class Search:
         self._name = chosen.name
         self._steps: list[Step] = []
         # The main binary of each unit that was compiled, by the name of the unit's first config.
-        self.made: dict[str, MadeBinary] = {}
+        self.made: dict[str, JournalBinary] = {}
         # The requested units in order. A unit's place is its index in this list. Then the place of each config, and the
         # places of units that were compiled or dropped.
         self._units: list[Unit] = []
@@ -154,13 +154,13 @@ class Search:
         """
         rounds = 0
         with self._timed():
-            while not rounds or self._asks_on() or self._asks_besides():
+            while not rounds or self._asks_on() or self._asks_for_extras():
                 rounds += 1
-                units = _Units(self._units_ready(), self._bench)
-                for measurement in map(brief, profiler.screen(self._bench.job.session, units)):
+                units = _Units(self._units_ready(), self._builder)
+                for measurement in map(with_rounded_times, profiler.screen(self._builder.build.session, units)):
                     self._tell_measured(measurement)
                     yield measurement
-        self._is_beside = False
+        self._measures_extras = False
         self.confidence = self._confidence()
 
     @contextlib.contextmanager
@@ -192,14 +192,14 @@ class Search:
 
     def _units_ready(self) -> Iterator[Sequence[Candidate]]:
         """Yield the candidates of each unit that is ready, earliest requested unit first."""
-        while not self._bench.is_closed:
+        while not self._builder.is_closed:
             asked, self._ordered_ahead = self._ordered_ahead or self._order_more(), 0
             # Take all compiled units before choosing, so that the earliest requested one comes first.
-            while (made := self._bench.made(wait=not self._ready and not asked)) is not None:
-                self._take(made)
+            while (built := self._builder.next_built(wait=not self._ready and not asked)) is not None:
+                self._take(built)
             if (ready := self._next_ready()) is not None:
                 yield ready
-            elif not asked and not self._bench.under_way:
+            elif not asked and not self._builder.in_flight:
                 self.on_made()
                 return
 
@@ -216,16 +216,16 @@ class Search:
         return {
             name: why
             for name, config in self._by_name.items()
-            if not (name in self._known and name in self._bench.job.ready)
+            if not (name in self._known and name in self._builder.build.ready)
             and (self._places.get(config) not in self._made or config in self._put_back)
         }
 
-    def searched(self) -> Searched:
+    def searched(self) -> SearchRecord:
         """Return the steps of the search so far, for the journal."""
         task = self.task
         cached = tuple(config for config, is_cached in self._cached.values() if is_cached)
         known = task.number, task.configs, cached, tuple(self._steps), task.most
-        return Searched(self._name, *known)
+        return SearchRecord(self._name, *known)
 
     def _confidence(self) -> Confidence:
         share = round(len(self._tried) / max(len(self._binaries), 1), _SHARE_DIGITS)
@@ -234,14 +234,14 @@ class Search:
         return Confidence(None if loss is None else round(loss, _SHARE_DIGITS), share)
 
     def _asks_on(self) -> bool:
-        return bool(self._order_more() or self._ready or self._bench.under_way)
+        return bool(self._order_more() or self._ready or self._builder.in_flight)
 
-    def _asks_besides(self) -> bool:
+    def _asks_for_extras(self) -> bool:
         """Order the further configs once the strategy has ended; True if there are any, and only once."""
-        if (besides := self._besides) is None or self._bench.is_closed:
+        if (extra_configs := self._extra_configs) is None or self._builder.is_closed:
             return False
-        self._besides, self._is_beside = None, True
-        configs = [config for config in besides(self._timed_names) if config not in self._places]
+        self._extra_configs, self._measures_extras = None, True
+        configs = [config for config in extra_configs(self._timed_names) if config not in self._places]
         with self._lock:
             self._ahead = units_of(config for config in configs if config.name in self._by_name)[::-1]
         return self._asks_on()
@@ -249,12 +249,12 @@ class Search:
     def _order_more(self) -> int:
         """Order the next units up to the limit in flight; return the number of units that were requested."""
         with self._lock:
-            room = self._depth - self._bench.under_way
+            room = self._depth - self._builder.in_flight
             asked = [self._ahead.pop() for _ in range(min(room, len(self._ahead)))]
-            if not asked and room > 0 and not (self._is_over or self._is_beside):
+            if not asked and room > 0 and not (self._is_over or self._measures_extras):
                 asked = self._allowance.take(room, self._ask)
             fit = [unit for unit in map(self._without_unfit, asked) if unit.configs]
-            self._bench.order([(self._place_of(unit), unit.configs) for unit in fit])
+            self._builder.request_binaries([(self._place_of(unit), unit.configs) for unit in fit])
             theirs = (unit for unit in fit if self._places[unit.configs[0]] >= self._place_of_theirs)
             new = (config for unit in theirs for config in unit.configs if config.name not in self._known)
             if not self._is_told_all and any(True for _ in new):
@@ -267,7 +267,7 @@ class Search:
 
     def _without_unfit(self, unit: Unit) -> Unit:
         """Remove configs that an earlier start found unfit from a unit, and tell the strategy their outcomes."""
-        fit, refused = refused_before(unit, self._unfit)
+        fit, refused = split_off_unfit(unit, self._unfit)
         for event in refused:
             self._tell(event)
         if not fit.configs:
@@ -276,7 +276,7 @@ class Search:
 
     def _ask(self, n: int) -> Sequence[Unit]:
         asked = tuple(self.strategy.ask(n))
-        self._steps.append(Asked(n, asked))
+        self._steps.append(AskStep(n, asked))
         return asked
 
     def _place_of(self, unit: Unit) -> int:
@@ -296,22 +296,22 @@ class Search:
         self._units.append(unit)
         return place
 
-    def _take(self, made: Made) -> None:
+    def _take(self, built: BuildResult) -> None:
         """Tell the strategy about a compiled unit, and queue its candidates to be measured."""
         with self._lock:
-            place, unit = made.rank, self._units[made.rank]
+            place, unit = built.rank, self._units[built.rank]
             self._made.add(place)
-            if made.binary is not None:
-                self.made[unit.configs[0].name] = MadeBinary.of(made.binary)
-            candidates: Sequence[Candidate] = made.candidates
+            if built.binary is not None:
+                self.made[unit.configs[0].name] = JournalBinary.of(built.binary)
+            candidates: Sequence[Candidate] = built.candidates
             known = [self._known[each.config.name] for each in candidates if each.config.name in self._known]
             if place < self._place_of_theirs and unit.configs[0] in self._before:
                 # The strategy is told later, when it asks for the unit.
                 return
-            if made.binary is not None and candidates:
-                self._tell(Compiled(unit, made.binary.key, made.cached))
+            if built.binary is not None and candidates:
+                self._tell(Compiled(unit, built.binary.key, built.cached))
             reasons: dict[Unfit, list[Config]] = {}
-            for name, why in made.unfit.items():
+            for name, why in built.unfit.items():
                 reasons.setdefault(why, []).append(self._by_name[name])
             for why, configs in reasons.items():
                 self._tell(Refused(unit, tuple(configs), why.outcome))
@@ -337,7 +337,7 @@ class Search:
 
     def _tell_measured(self, measurement: Measurement) -> None:
         event = event_of(self._by_name[measurement.config], measurement)
-        self._tried.add(compiled_of(event.config))
+        self._tried.add(binary_group(event.config))
         self.tell(event)
         if isinstance(event, Measured):
             self._timed_names.add(measurement.config)
@@ -345,11 +345,11 @@ class Search:
                 self._end_in_time()
 
     def _tell(self, event: Event) -> None:
-        if self._is_beside:
+        if self._measures_extras:
             return
         self.strategy.tell(event)
         dropped = tuple(self.strategy.drop())
-        self._steps.append(Told(event, dropped))
+        self._steps.append(TellStep(event, dropped))
         for unit in self._allowance.forget(dropped):
             if (place := self._places.get(unit.configs[0])) is None:
                 raise InputError(f"the strategy {self._name} dropped {unit.configs[0].name}, which it did not ask for")
@@ -357,7 +357,7 @@ class Search:
 
     def _drop(self, place: int) -> None:
         self._dropped.add(place)
-        self._bench.drop(place)
+        self._builder.drop(place)
         if place not in self._made or any(place == ready for ready, _ in self._ready):
             self._allowance.unmeasured(self._units[place])
 
@@ -365,11 +365,11 @@ class Search:
         """Mark configs as compiled but not measured."""
         for config in configs:
             self._put_back.add(config)
-            self._bench.put_back(config.name)
+            self._builder.withdraw_candidate(config.name)
 
     def _is_cached(self, unit: Unit) -> bool:
         if (known := self._cached.get(unit.compiled)) is None:
-            is_cached = unit.configs[0].name in self._unfit or self._bench.is_cached(unit.configs)
+            is_cached = unit.configs[0].name in self._unfit or self._builder.is_cached(unit.configs)
             known = self._cached[unit.compiled] = unit.configs[0], is_cached
         return known[1]
 
@@ -377,9 +377,9 @@ class Search:
 class _Units(Iterator[Sequence[Candidate]]):
     """Iterator over the units of a search that are ready, which can be cancelled."""
 
-    def __init__(self, pull: Iterator[Sequence[Candidate]], bench: Bench) -> None:
+    def __init__(self, pull: Iterator[Sequence[Candidate]], builder: CandidateBuilder) -> None:
         self._pull = pull
-        self._bench = bench
+        self._builder = builder
         self._has_ended = False
 
     def __next__(self) -> Sequence[Candidate]:
@@ -390,6 +390,8 @@ class _Units(Iterator[Sequence[Candidate]]):
             raise
 
     def cancel(self) -> None:
-        """Close the bench, so that a thread that waits for the next unit returns; nothing if the iterator has ended."""
+        """Close the builder, so that a thread that waits for the next unit returns; nothing if the iterator has
+        ended.
+        """
         if not self._has_ended:
-            self._bench.close()
+            self._builder.close()

@@ -2,7 +2,7 @@
 
 As in `genkern.tuning.search_driver`, several units are in flight at a time. A farm compiles them in the order in which
 they were requested, and one measured process measures the units that are ready, in that order. The cache is empty at
-the start. The times of compiles and measurements are the recorded ones, or estimates from them (`Charges`). The
+the start. The times of compiles and measurements are the recorded ones, or estimates from them (`AssumedCosts`). The
 simulated clock does not include the start of processes, the strategy's own computing (`own_s`), and the finals.
 """
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.records import Outcome
-from genkern.recorded.assumed_costs import Charges, charges_of
+from genkern.recorded.assumed_costs import AssumedCosts, assumed_costs_of
 from genkern.recorded.problem import RecordedProblem
 from genkern.search.limit import NO_LIMIT, Allowance, Limit
 from genkern.search.screening import SCREENING
@@ -34,7 +34,7 @@ _REFUSED = (Outcome.COMPILE_FAILED, Outcome.COMPILE_TIMED_OUT, Outcome.OVER_RESO
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulationResult:
     """Result of a simulated search.
 
     asked: the units that the strategy requested, in order
@@ -59,22 +59,22 @@ class Simulated:
     expected_loss: float | None
 
 
-def simulated(
+def simulate(
     chosen: ChosenStrategy,
     recorded: RecordedProblem,
     *,
     jobs: int = JOBS,
-    charges: Charges | None = None,
+    costs: AssumedCosts | None = None,
     limit: Limit = NO_LIMIT,
     at_a_time: int = AT_A_TIME,
-) -> Simulated:
+) -> SimulationResult:
     """Let a strategy search a recorded problem, with `at_a_time` units in flight for each of `jobs` workers.
 
     When `limit` is reached, units in flight are dropped, and the unit that is being measured is measured to its end.
     Configs that a measured process would skip by itself (`SCREENING`) are skipped, unless the strategy wants every
     config. Raises InputError if the strategy asks for units that it must not ask for.
     """
-    simulation = _Simulation(chosen, recorded, charges or charges_of([recorded]), limit)
+    simulation = _Simulation(chosen, recorded, costs or assumed_costs_of([recorded]), limit)
     return simulation.run(_Farm(jobs), at_a_time * jobs)
 
 
@@ -82,7 +82,7 @@ def simulated(
 class _Farm:
     """Simulated workers that compile in the order of requests. Two requests for the same binary share one compile.
 
-    `under_way` are the places of units that were ordered and are neither compiled nor dropped.
+    `in_flight` are the places of units that were ordered and are neither compiled nor dropped.
     """
 
     jobs: int
@@ -91,24 +91,24 @@ class _Farm:
     # Heap of (end of the compile, unique number, binary).
     compiling: list[tuple[float, int, Hashable]] = field(default_factory=list)
     made: set[Hashable] = field(default_factory=set)
-    under_way: set[int] = field(default_factory=set)
+    in_flight: set[int] = field(default_factory=set)
     begun: int = 0
 
     def order(self, place: int, what: Hashable, seconds: float) -> None:
-        self.under_way.add(place)
+        self.in_flight.add(place)
         if what not in self.waiting:
             self.waiting[what] = []
             self.orders.append((what, seconds))
         self.waiting[what].append(place)
 
     def drop(self, place: int) -> None:
-        self.under_way.discard(place)
+        self.in_flight.discard(place)
 
     def begin(self, now_s: float) -> None:
         """Give idle workers the next compiles."""
         while self.orders and len(self.compiling) < self.jobs:
             what, seconds = self.orders.popleft()
-            if self.under_way.isdisjoint(self.waiting[what]):
+            if self.in_flight.isdisjoint(self.waiting[what]):
                 del self.waiting[what]
                 continue
             self.begun += 1
@@ -117,20 +117,20 @@ class _Farm:
     @property
     def next_s(self) -> float:
         """Return the time at which the next compile ends; infinity if no unit is in flight."""
-        return self.compiling[0][0] if self.compiling and self.under_way else math.inf
+        return self.compiling[0][0] if self.compiling and self.in_flight else math.inf
 
     def take(self) -> list[int]:
         """Finish the next compile; return the places of its units that were not dropped."""
         _, _, what = heapq.heappop(self.compiling)
         self.made.add(what)
-        places = [place for place in self.waiting.pop(what) if place in self.under_way]
-        self.under_way.difference_update(places)
+        places = [place for place in self.waiting.pop(what) if place in self.in_flight]
+        self.in_flight.difference_update(places)
         return places
 
 
 class _Simulation:
-    def __init__(self, chosen: ChosenStrategy, recorded: RecordedProblem, charges: Charges, limit: Limit) -> None:
-        self._name, self._every, self._recorded, self._charges = chosen.name, chosen.every, recorded, charges
+    def __init__(self, chosen: ChosenStrategy, recorded: RecordedProblem, costs: AssumedCosts, limit: Limit) -> None:
+        self._name, self._every, self._recorded, self._charges = chosen.name, chosen.every, recorded, costs
         self._screening = Screening() if chosen.every else SCREENING
         self._outcomes = dict(zip(recorded.configs, recorded.outcomes, strict=True))
         self._allowance, self._end_s = Allowance(limit.binaries, ()), limit.seconds or math.inf
@@ -153,14 +153,14 @@ class _Simulation:
         self._best_us = math.inf
         self._first_us: dict[Config, float] = {}
 
-    def run(self, farm: _Farm, depth: int) -> Simulated:
+    def run(self, farm: _Farm, depth: int) -> SimulationResult:
         while True:
-            has_asked = self._ask(farm, depth - len(farm.under_way))
+            has_asked = self._ask(farm, depth - len(farm.in_flight))
             farm.begin(self._now_s)
             self._launch()
             if self._measured and min(farm.next_s, self._measured_s) > self._end_s:
                 self._now_s, self._end_s, self._is_over = max(self._now_s, self._end_s), math.inf, True
-                for place in [*farm.under_way, *self._ready]:
+                for place in [*farm.in_flight, *self._ready]:
                     self._drop(place, farm)
             # At equal times the compile comes first, since its unit may precede the other ready units.
             if farm.next_s <= self._measured_s:
@@ -213,7 +213,7 @@ class _Simulation:
             self._allowance.unmeasured(unit)
 
     def _refusal(self, config: Config) -> Outcome | None:
-        """Return why a compiled config is no candidate, as a `Bench` decides it; None if it is measured.
+        """Return why a compiled config is no candidate, as a `CandidateBuilder` decides it; None if it is measured.
 
         Of configs with equal machine code the one that is compiled first is measured, as in a run.
         """
@@ -248,7 +248,7 @@ class _Simulation:
     def _is_left_out(self, config: Config) -> bool:
         if self._screening.sibling_factor is None:
             return False
-        first_us = self._first_us.get(config.having(GROUP_SIZE_M=1), 0.0)
+        first_us = self._first_us.get(config.with_values(GROUP_SIZE_M=1), 0.0)
         return self._screening.leaves_siblings(first_us, self._best_us)
 
     def _finish(self, farm: _Farm) -> None:
@@ -262,7 +262,7 @@ class _Simulation:
             self._measured.append(config)
             self._best_us = min(self._best_us, us)
             if self._screening.sibling_factor is not None:
-                self._first_us.setdefault(config.having(GROUP_SIZE_M=1), us)
+                self._first_us.setdefault(config.with_values(GROUP_SIZE_M=1), us)
             self._tell(Measured(config, us), farm)
 
     def _tell(self, event: Event, farm: _Farm) -> None:
@@ -276,7 +276,7 @@ class _Simulation:
 
     def _drop(self, place: int, farm: _Farm) -> None:
         self._dropped.add(place)
-        if place in farm.under_way or place in self._ready:
+        if place in farm.in_flight or place in self._ready:
             self._allowance.unmeasured(self._units[place])
         farm.drop(place)
 
@@ -288,13 +288,13 @@ class _Simulation:
         finally:
             self._own_s += time.perf_counter() - started_s
 
-    def _result(self, compiled: int) -> Simulated:
+    def _result(self, compiled: int) -> SimulationResult:
         recorded = self._recorded
         right = {self._original(config): config for config in self._measured}
         right = {original: config for original, config in right.items() if original not in recorded.wrong}
         best = min(right, key=lambda config: recorded.us[config], default=None)
         left_out = self._dropped or self._allowance.leaves_out or len(self._places) < len(recorded.configs)
-        return Simulated(
+        return SimulationResult(
             asked=tuple(self._units),
             compiled=compiled,
             measured=tuple(self._measured),

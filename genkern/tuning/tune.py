@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from genkern.compile.build_environment import Workshop
-from genkern.compile.candidate_builder import Bench, Job
-from genkern.errors import BugError, ProfilerError, bugs_told
+from genkern.compile.build_environment import BuildEnvironment
+from genkern.compile.candidate_builder import CandidateBuilder, ProblemBuild
+from genkern.errors import BugError, ProfilerError, reporting_bugs
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import (
@@ -27,19 +27,19 @@ from genkern.gemm.records import (
     code_digest,
 )
 from genkern.journal.facts import Begun, Compiled, Ended, ProblemFacts
-from genkern.journal.journal import Facts
+from genkern.journal.journal import FactWriter
 from genkern.result.result import Proof, Result
 from genkern.search.guided.predicted_times import predicted_times
 from genkern.search.limit import NO_LIMIT, Limit
 from genkern.search.select import (
-    barren_families,
+    families_without_times,
     finalists,
     interval_us,
     library_calls,
+    no_winner_reason,
     ranking,
     semifinalists,
     spread_us,
-    without_winner,
 )
 from genkern.search.strategies import ChosenStrategy, chosen_strategy
 from genkern.search.strategy import Lost
@@ -50,13 +50,13 @@ from genkern.timing.profiler import Profiler
 from genkern.timing.session import Budget
 from genkern.timing.trust_rank import SHARED
 from genkern.tuning.checkers import Checker
-from genkern.tuning.confirmation import Compared, confirmed
-from genkern.tuning.invariant.sum_order_constraint import ANY_ORDER, Orders
-from genkern.tuning.peer_timings import times_kept
-from genkern.tuning.preparation import Ahead, Preparation, Prepared
+from genkern.tuning.confirmation import ConfirmationRound, confirm
+from genkern.tuning.invariant.sum_order_constraint import ANY_ORDER, SumOrderConstraint
+from genkern.tuning.peer_timings import kept_times
+from genkern.tuning.preparation import Preparation, PreparationQueue, PreparedProblem
 from genkern.tuning.progress import Progress
-from genkern.tuning.row_comparison import Comparing, with_rows
-from genkern.tuning.search_driver import NOTHING_SAID, Confidence, Search
+from genkern.tuning.row_comparison import RowComparisons, with_rows
+from genkern.tuning.search_driver import NOTHING_SAID, Confidence, SearchDriver
 
 _LOSSES = (Outcome.CRASHED, Outcome.TIMED_OUT)
 
@@ -138,7 +138,7 @@ def _ended(report: Report) -> Ended:
 
 @dataclass(frozen=True)
 class Tuner:
-    """Tunes problems on one device. Tuners of several devices share workshop, journal and progress.
+    """Tunes problems on one device. Tuners of several devices share build environment, journal and progress.
 
     spaces: returns the space of a format
     checker: checks outputs; None: no check
@@ -152,10 +152,10 @@ class Tuner:
     """
 
     spaces: Callable[[str], Space]
-    workshop: Workshop
+    build_environment: BuildEnvironment
     profiler: Profiler
     checker: Checker | None
-    journal: Facts
+    journal: FactWriter
     progress: Progress
     provenance: Provenance
     budget: Budget
@@ -164,8 +164,8 @@ class Tuner:
     device_index: int = 0
     incumbents: Mapping[GemmProblem, Config] = field(default_factory=dict)
     check_all: bool = False
-    ahead: Ahead = field(default_factory=Ahead)
-    orders: Orders = ANY_ORDER
+    preparations: PreparationQueue = field(default_factory=PreparationQueue)
+    orders: SumOrderConstraint = ANY_ORDER
 
     def tune(self, problem: GemmProblem, may_prepare: Callable[[], object] = lambda: None) -> Report:
         """Prune, compile, screen, time the finals, check and choose; return the report.
@@ -176,35 +176,35 @@ class Tuner:
         full disk, a broken device).
         """
         try:
-            with bugs_told():
+            with reporting_bugs():
                 return self._tuned(problem, may_prepare)
         except BugError as bug:
             report = Report(problem, message=f"a bug in genkern: {bug}", bug=bug)
-            self.journal.ended(problem, _ended(report))
+            self.journal.add_end(problem, _ended(report))
             return report
 
     def prepare(self, problem: GemmProblem) -> None:
         """Prune the problem and order its first binaries in a thread. `tune` raises the error if this fails."""
-        self.ahead.begin(problem, functools.partial(self._prepared, problem, behind=True))
+        self.preparations.begin(problem, functools.partial(self._prepared, problem, behind=True))
 
     def forget(self, problem: GemmProblem) -> None:
         """Give up preparing a problem, which another tuner took over."""
-        self.ahead.forget(problem)
+        self.preparations.forget(problem)
 
     def close(self) -> None:
         """Give up all prepared problems, and wait until their resources are freed."""
-        self.ahead.forget(wait=True)
+        self.preparations.forget(wait=True)
 
-    def _prepared(self, problem: GemmProblem, *, behind: bool) -> Prepared:
+    def _prepared(self, problem: GemmProblem, *, behind: bool) -> PreparedProblem:
         strategy = self.strategy or chosen_strategy()
         how = self.budget, strategy, self.limit, self.device_index, self.orders
-        preparation = Preparation(self.workshop, self.journal, *how)
+        preparation = Preparation(self.build_environment, self.journal, *how)
         return preparation.of(problem, self.spaces(problem.op), self.incumbents.get(problem), behind=behind)
 
     def _tuned(self, problem: GemmProblem, may_prepare: Callable[[], object]) -> Report:
         report, facts = Report(problem), self.journal.of(problem)
         with report.stage("prune"):
-            prepared = self.ahead.take(problem) or self._prepared(problem, behind=False)
+            prepared = self.preparations.take(problem) or self._prepared(problem, behind=False)
         with contextlib.closing(prepared):
             report.pruned, incumbent = prepared.pruned, prepared.incumbent
             report.outcomes[Outcome.ILLEGAL] = sum(report.pruned.illegal.values())
@@ -213,26 +213,26 @@ class Tuner:
                 name = self.incumbents[problem].name
                 report.incumbent = Measurement(name, Outcome.ILLEGAL, self.profiler.time_source, message=why)
                 report.candidates[name] = report.incumbent
-            if (bench := prepared.bench) is None or (search := prepared.search) is None:
+            if (builder := prepared.builder) is None or (search := prepared.search) is None:
                 report.outcomes.update(m.outcome for m in report.candidates.values())
                 report.message = "no config of the space suits this size (--explain shows the rules)"
-                self.journal.ended(problem, _ended(report))
+                self.journal.add_end(problem, _ended(report))
                 return report
-            bench.stand(behind=False)
+            builder.set_background(background=False)
             may_prepare()
-            bar = self.progress.problem(problem.size, len(prepared.configs), self.workshop.farm.counts)
-            self.journal.began(problem, Begun(len(prepared.configs), self.device_index, round(time.time(), 3)))
+            bar = self.progress.problem(problem.size, len(prepared.configs), self.build_environment.farm.counts)
+            self.journal.add_begun(problem, Begun(len(prepared.configs), self.device_index, round(time.time(), 3)))
             with report.stage("compile and screen"), bar as advance:
-                for measurement in self._screen(bench, search, facts):
+                for measurement in self._screen(builder, search, facts):
                     report.candidates[measurement.config] = measurement
                     advance(1)
-            report.binaries = bench.job.binaries
+            report.binaries = builder.build.binaries
             report.confidence = search.confidence
-            winner = self._choose(bench.job, facts, report)
-            if winner is not None and winner.config_name in bench.job.ready:
-                winner = replace(winner, source=bench.source_of(winner.known_config))
+            winner = self._choose(builder.build, facts, report)
+            if winner is not None and winner.config_name in builder.build.ready:
+                winner = replace(winner, source=builder.source_of(winner.known_config))
             if winner is not None:
-                times = times_kept(problem, facts.screened.values(), report.candidates, self.workshop.gpu)
+                times = kept_times(problem, facts.screened.values(), report.candidates, self.build_environment.gpu)
                 winner = replace(winner, peer_us=times)
             report.winner = winner
             for name, found in report.candidates.items():
@@ -245,44 +245,44 @@ class Tuner:
         if incumbent is not None and report.incumbent is None:
             report.incumbent = report.candidates[incumbent.name]
         report.outcomes.update(m.outcome for m in report.candidates.values())
-        report.warnings = tuple(barren_families(report.candidates.values()))
+        report.warnings = tuple(families_without_times(report.candidates.values()))
         if report.winner is not None:
-            self.journal.won(report.winner)
-        self.journal.ended(problem, _ended(report))
+            self.journal.add_winner(report.winner)
+        self.journal.add_end(problem, _ended(report))
         return report
 
-    def _screen(self, bench: Bench, search: Search, facts: ProblemFacts) -> Iterator[Measurement]:
+    def _screen(self, builder: CandidateBuilder, search: SearchDriver, facts: ProblemFacts) -> Iterator[Measurement]:
         """Yield each candidate's first measurement, from the journal if it is known there.
 
         For configs that are not measured (left out, refused by the compiler), yield a Measurement without a time.
         """
-        problem, job = bench.job.session.problem, bench.job
+        problem, build = builder.build.session.problem, builder.build
         known = dict(facts.screened)
-        search.on_made = lambda: self.journal.compiled(problem, Compiled(*bench.counts))
+        search.on_made = lambda: self.journal.add_compiled(problem, Compiled(*builder.counts))
         in_a_row: list[str] = []
         try:
             for measurement in search.measurements(self.profiler):
-                self.journal.screened(problem, measurement, bench.code_of(Config.parse(measurement.config)))
+                self.journal.add_screened(problem, measurement, builder.code_of(Config.parse(measurement.config)))
                 in_a_row = [*in_a_row, measurement.config] if measurement.outcome in _LOSSES else []
                 yield measurement
         except ProfilerError:
             # The first lost config may have broken the device, so its loss stands. The configs after it ran on a broken
             # device, so their losses are taken back.
-            self.journal.retracted(problem, in_a_row[1:])
+            self.journal.add_retraction(problem, in_a_row[1:])
             raise
-        self.journal.searched(problem, search.searched())
-        self.journal.made(problem, search.made)
-        job.unfit |= {name: unfit for name, unfit in search.left_out().items() if name not in job.unfit}
-        yield from (measurement for name, measurement in known.items() if name in job.ready)
-        for name, unfit in job.unfit.items():
+        self.journal.add_search(problem, search.searched())
+        self.journal.add_binaries(problem, search.made)
+        build.unfit |= {name: unfit for name, unfit in search.left_out().items() if name not in build.unfit}
+        yield from (measurement for name, measurement in known.items() if name in build.ready)
+        for name, unfit in build.unfit.items():
             yield Measurement(name, unfit.outcome, self.profiler.time_source, message=unfit.message)
 
-    def _choose(self, job: Job, facts: ProblemFacts, report: Report) -> Result | None:
+    def _choose(self, build: ProblemBuild, facts: ProblemFacts, report: Report) -> Result | None:
         """Time the best candidates again, then return the first one of the ranking whose output is right.
 
         Return None, and set the report's message, if there is none.
         """
-        incumbent = self.incumbents.get(job.session.problem)
+        incumbent = self.incumbents.get(build.session.problem)
         if not facts.finals:
             with contextlib.ExitStack() as alone:
                 with report.stage("wait for its turn"):
@@ -290,62 +290,64 @@ class Tuner:
                 with report.stage("re-time"):
                     # Thousands of candidates have no time.
                     able = [m for m in report.candidates.values() if m.outcome is Outcome.MEASURED]
-                    finals = self._finals(job, able, incumbent)
+                    finals = self._finals(build, able, incumbent)
             if finals is None:
                 report.message = "no candidate could be measured (--profile_file says why)"
                 return None
-            self.journal.retimed(job.session.problem, finals)
+            self.journal.add_retimed(build.session.problem, finals)
         for final in facts.finals:
             if final.config in report.candidates:
                 report.candidates[final.config] = final
         report.torch = next((m for m in facts.finals if m.config == VENDOR), None)
         with report.stage("check"):
-            report.sums = self._comparing.sums_of_calls(job, facts, report.candidates.values())
-        report.vendor = vendor = self._vendor(job, facts, report)
+            report.sums = self._comparing.sums_of_calls(build, facts, report.candidates.values())
+        report.vendor = vendor = self._vendor(build, facts, report)
         ours = [m for m in facts.finals if library_of(m.config) in OURS]
-        contenders = [m for m in ours if self._may_win(job, m)]
-        wins = self.journal.wins.of(job.session.problem, [m.config for m in contenders])
+        contenders = [m for m in ours if self._may_win(build, m)]
+        wins = self.journal.wins.of(build.session.problem, [m.config for m in contenders])
         for final in ranking(contenders, vendor, wins) if self.check_all else ():
-            if not self._passes(job, facts, report, final):
+            if not self._passes(build, facts, report, final):
                 contenders.remove(final)
         while ranked := ranking(contenders, vendor, wins):
-            if self._passes(job, facts, report, ranked[0]):
-                runner_up = self._runner_up(job, facts, report, ranked[1:])
+            if self._passes(build, facts, report, ranked[0]):
+                runner_up = self._runner_up(build, facts, report, ranked[1:])
                 before = report.candidates.get(incumbent.name) if incumbent else None
-                fastest = self.orders.fastest(job.session.problem, library_calls(facts.finals, self.budget))
-                chosen = Compared(ranked[0], runner_up, vendor, report.torch, before, fastest)
+                fastest = self.orders.fastest(build.session.problem, library_calls(facts.finals, self.budget))
+                chosen = ConfirmationRound(ranked[0], runner_up, vendor, report.torch, before, fastest)
                 with report.stage("confirm"):
-                    again = confirmed(self.profiler, self.journal, job, facts, chosen)
+                    again = confirm(self.profiler, self.journal, build, facts, chosen)
                 if again.is_measured:
                     report.vendor, report.torch, report.incumbent = again.vendor, again.torch, again.incumbent
                     if self.checker is not None and not self.checker.can_check(Config.parse(again.winner.config)):
                         report.unchecked = f"needs a {self.provenance.arch} GPU"
-                    return self._winner(job, again, facts, report)
+                    return self._winner(build, again, facts, report)
                 report.candidates[again.winner.config] = again.winner
             contenders.remove(ranked[0])
-        report.message = without_winner(report.candidates)
+        report.message = no_winner_reason(report.candidates)
         return None
 
-    def _finals(self, job: Job, able: Collection[Measurement], incumbent: Config | None) -> list[Measurement] | None:
+    def _finals(
+        self, build: ProblemBuild, able: Collection[Measurement], incumbent: Config | None
+    ) -> list[Measurement] | None:
         """Time the best of the candidates `able` to win, and the incumbent, in the finals; None if `able` is empty."""
         names = semifinalists(able, self.budget.finalists)
         if len(names) > self.budget.finalists:
-            ready = [job.ready[name] for name in names]
-            names = self.profiler.semifinal(job.session, ready, self.budget.finalists)
+            ready = [build.ready[name] for name in names]
+            names = self.profiler.semifinal(build.session, ready, self.budget.finalists)
         if incumbent is not None:
             names += finalists((m for m in able if m.config == incumbent.name and m.config not in names), 1)
-        return self.profiler.retime(job.session, [job.ready[name] for name in names]) if names else None
+        return self.profiler.retime(build.session, [build.ready[name] for name in names]) if names else None
 
-    def _may_win(self, job: Job, final: Measurement) -> bool:
-        return self.orders.may_win(job.session.problem, final.config, self.provenance.arch)
+    def _may_win(self, build: ProblemBuild, final: Measurement) -> bool:
+        return self.orders.may_win(build.session.problem, final.config, self.provenance.arch)
 
     @property
-    def _comparing(self) -> Comparing:
+    def _comparing(self) -> RowComparisons:
         rows = None if self.checker is None else self.checker.rows
-        return Comparing(rows, self.orders, self.journal, self.provenance.arch)
+        return RowComparisons(rows, self.orders, self.journal, self.provenance.arch)
 
     def _runner_up(
-        self, job: Job, facts: ProblemFacts, report: Report, others: Sequence[Measurement]
+        self, build: ProblemBuild, facts: ProblemFacts, report: Report, others: Sequence[Measurement]
     ) -> Measurement | None:
         """Return the fastest of the other contenders. If checks are quick, skip contenders that the check finds wrong.
 
@@ -353,34 +355,34 @@ class Tuner:
         that are tied with the winner are not sorted by time there.
         """
         for other in sorted(others, key=lambda m: m.duration_us or 0.0):
-            if self.checker is None or not self.checker.quick or self._passes(job, facts, report, other):
+            if self.checker is None or not self.checker.quick or self._passes(build, facts, report, other):
                 return other
         return None
 
-    def _vendor(self, job: Job, facts: ProblemFacts, report: Report) -> Measurement | None:
+    def _vendor(self, build: ProblemBuild, facts: ProblemFacts, report: Report) -> Measurement | None:
         """Return the first library call whose output is right; None if there is none.
 
         Calls that have a required order of sums come first, then faster ones; calls without a time come last. PyTorch's
         own call is not checked, since all programs use it; an algorithm that genkern found is checked.
         """
         calls = library_calls(facts.finals, self.budget)
-        for call in self.orders.calls(job.session.problem, calls, facts.sums):
+        for call in self.orders.calls(build.session.problem, calls, facts.sums):
             if library_of(call.config) == TORCH or self.checker is None:
                 return call
             with report.stage("check"):
                 if (check := facts.checks.get(call.config)) is None:
-                    check = self.checker.check_call(job.session, call.config)
-                    self.journal.checked(job.session.problem, check)
+                    check = self.checker.check_call(build.session, call.config)
+                    self.journal.add_check(build.session.problem, check)
             if check.passed:
                 return call
         return None
 
-    def _passes(self, job: Job, facts: ProblemFacts, report: Report, final: Measurement) -> bool:
+    def _passes(self, build: ProblemBuild, facts: ProblemFacts, report: Report, final: Measurement) -> bool:
         """Return True if a finalist passes the check or cannot be checked; otherwise record its outcome."""
         with report.stage("check"):
-            check = self._check(job, facts, final.config)
+            check = self._check(build, facts, final.config)
             if check is not None and check.passed:
-                check = self._comparing.check(job, facts, final.config, self.workshop) or check
+                check = self._comparing.check(build, facts, final.config, self.build_environment) or check
         if check is None or check.passed:
             return True
         if final.config in report.candidates:
@@ -390,29 +392,36 @@ class Tuner:
             )
         return False
 
-    def _check(self, job: Job, facts: ProblemFacts, name: str) -> Check | None:
+    def _check(self, build: ProblemBuild, facts: ProblemFacts, name: str) -> Check | None:
         if self.checker is None or not self.checker.can_check(Config.parse(name)):
             return None
         if (check := facts.checks.get(name)) is None:
-            if name not in job.ready:
+            if name not in build.ready:
                 # An earlier run timed the config, and this run has no binary of it, so it cannot win. The journal gets
                 # no fact, because nothing is known about its output.
-                unfit = job.unfit.get(name, Unfit(Outcome.NOT_SEEN, "it is no config of this size any more"))
+                unfit = build.unfit.get(name, Unfit(Outcome.NOT_SEEN, "it is no config of this size any more"))
                 why = f"timed before, but not checked: {unfit.message}"
                 return Check(name, False, 1.0, math.inf, "", NOT_CHECKED, why, unfit.outcome)
-            check = self.checker.check(job.session, job.ready[name])
-            self.journal.checked(job.session.problem, check)
+            check = self.checker.check(build.session, build.ready[name])
+            self.journal.add_check(build.session.problem, check)
         return check
 
-    def _winner(self, job: Job, compared: Compared, facts: ProblemFacts, report: Report) -> Result:
-        final, runner_up, vendor, torch = compared.winner, compared.runner_up, compared.vendor, compared.torch
+    def _winner(
+        self, build: ProblemBuild, confirmation: ConfirmationRound, facts: ProblemFacts, report: Report
+    ) -> Result:
+        final, runner_up, vendor, torch = (
+            confirmation.winner,
+            confirmation.runner_up,
+            confirmation.vendor,
+            confirmation.torch,
+        )
         assert final.duration_us is not None
-        chosen, cost = self._comparing.chosen(compared, facts, job, self.budget)
+        chosen, cost = self._comparing.chosen(confirmation, facts, build, self.budget)
         config, predicted = Config.parse(final.config), None
         if final.time_source == PREDICTED:
-            predicted = predicted_times(job.session.problem, [config], self.workshop.gpu)[0].interval_us
+            predicted = predicted_times(build.session.problem, [config], self.build_environment.gpu)[0].interval_us
         return Result(
-            problem=job.session.problem,
+            problem=build.session.problem,
             config=config,
             duration_us=final.duration_us,
             spread_us=spread_us(final.samples_us),
@@ -431,7 +440,7 @@ class Tuner:
             choice=chosen,
             vendor=call_name(vendor.config) if vendor and vendor.duration_us is not None else "",
             torch_us=torch.duration_us if torch else None,
-            code=code_digest(_codes(job.ready[final.config])) if final.config in job.ready else "",
+            code=code_digest(_codes(build.ready[final.config])) if final.config in build.ready else "",
             expected_loss=report.confidence.expected_loss,
             searched_share=report.confidence.searched_share,
             vendor_sums=facts.sums.get(vendor.config, "") if vendor else "",

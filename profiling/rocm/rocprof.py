@@ -47,7 +47,7 @@ from genkern.profiling.rocm.vendor_trace import vendor_times
 from genkern.profiling.supervisor import Exit, run_supervised, tail
 from genkern.python_child import module_argv
 from genkern.timing.libraries import OURS, VENDOR, finals_name, library_of
-from genkern.timing.profiler import Unshared
+from genkern.timing.profiler import ExclusiveDevice
 from genkern.timing.session import Session
 
 HARNESS = module_argv("genkern.profiling.harness")
@@ -60,7 +60,7 @@ _MAX_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
-class _Turn:
+class _VisitResult:
     """The result of one visit: its entry in the log and, if the trace is complete for it, its times in microseconds.
 
     For the vendor library, only the time of the last call.
@@ -87,7 +87,7 @@ class _Run:
     clock_mhz: clock readings by the round of the finals that follows
     """
 
-    turns: list[_Turn]
+    turns: list[_VisitResult]
     rest: list[Visit]
     exit: Exit
     note: str
@@ -106,7 +106,7 @@ class _Run:
         return " ".join(f"{self.exit.description}{f': {said}' if said else ''}; {self.note}".split())
 
 
-class _LaunchProfiler(Unshared, ABC):
+class _LaunchProfiler(ExclusiveDevice, ABC):
     """Common base of both profilers; a subclass adds its command line."""
 
     time_source = ""
@@ -253,7 +253,7 @@ class _LaunchProfiler(Unshared, ABC):
         entries = self._entries(log, paths, visits)
         clock_mhz = parse_clock(log, paths.launch_log)
         run = _Run([], list(visits[len(entries) :]), ended, f"see {paths.folder}", clock_mhz=clock_mhz)
-        turns = [_Turn(visit, entry, None) for visit, entry in zip(visits, entries, strict=False)]
+        turns = [_VisitResult(visit, entry, None) for visit, entry in zip(visits, entries, strict=False)]
         died = replace(run, turns=turns).died
         trace, note = _read_trace(paths, died)
         matched = match_dispatches(entries, trace.dispatches)
@@ -294,7 +294,7 @@ class _LaunchProfiler(Unshared, ABC):
         median_us = statistics.median(samples_us)
         return Measurement(name, Outcome.MEASURED, self.time_source, stage, median_us, samples_us)
 
-    def _failed(self, turn: _Turn, run: _Run, stage: str) -> Measurement:
+    def _failed(self, turn: _VisitResult, run: _Run, stage: str) -> Measurement:
         if turn.entry.error is not None:
             return Measurement(
                 turn.name, Outcome.LAUNCH_FAILED, self.time_source, stage, message=" ".join(turn.entry.error.split())

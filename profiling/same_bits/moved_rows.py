@@ -20,7 +20,7 @@ Tensors = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Moved:
+class SecondCall:
     """Operands of the second call, and which rows must agree.
 
     tensors: operands of the second call, C among them
@@ -51,7 +51,7 @@ def _has_rows(operand: Operand, rows: int) -> bool:
     return operand.scales == "a" and len(operand.shape) > 1 and operand.shape[-2] == rows
 
 
-def moved(problem: GemmProblem, op: Op, tensors: Tensors, others: Mapping[str, Any], seed: int) -> Moved | None:
+def moved(problem: GemmProblem, op: Op, tensors: Tensors, others: Mapping[str, Any], seed: int) -> SecondCall | None:
     """Return the second call for the operands `tensors` of the first; `others` has new numbers for operands with rows.
 
     Neither `tensors` nor `others` is changed. Returns None if rows cannot move because several of them share a scale.
@@ -83,7 +83,7 @@ class _Draw:
         return found
 
 
-def _reordered(operands: Sequence[Operand], tensors: Tensors, others: Mapping[str, Any], draw: _Draw) -> Moved:
+def _reordered(operands: Sequence[Operand], tensors: Tensors, others: Mapping[str, Any], draw: _Draw) -> SecondCall:
     c = tensors["c"]
     rows = c.shape[-2]
     source, kept = draw.order(rows), draw.kept(rows)
@@ -94,7 +94,7 @@ def _reordered(operands: Sequence[Operand], tensors: Tensors, others: Mapping[st
         if operand.role != "output":
             _put(found[name], tensors[name], others[name], source, kept[source])
     after = kept[source].nonzero().flatten()
-    return Moved(found, source[after].to(c.device), after.to(c.device))
+    return SecondCall(found, source[after].to(c.device), after.to(c.device))
 
 
 def _put(target: Any, kept: Any, other: Any, source: Any, is_kept: Any) -> None:
@@ -117,7 +117,7 @@ def as_bits(tensor: Any) -> Any:
 
 def _regrouped(
     groups: Groups, operands: Sequence[Operand], tensors: Tensors, others: Mapping[str, Any], draw: _Draw
-) -> Moved:
+) -> SecondCall:
     """Reorder slots within their groups, and move the slots of tokens that are not kept to the next group.
 
     Groups with a capacity keep their slots, since another group may have no room.
@@ -164,10 +164,10 @@ def _regrouped(
             _put(found[name], tensors[name], others[name], source, is_kept)
     if groups.summed:
         same = torch.tensor([token for token in range(tokens) if kept[token]], device=c.device)
-        return Moved(found, same, same)
+        return SecondCall(found, same, same)
     wanted = [(before, after) for before, after, stays in pairs if stays]
     before, after = (torch.tensor([pair[side] for pair in wanted], dtype=torch.int64) for side in (0, 1))
-    return Moved(found, before.to(c.device), after.to(c.device))
+    return SecondCall(found, before.to(c.device), after.to(c.device))
 
 
 def _slots(groups: Groups, tensors: Tensors) -> Iterator[tuple[int, int, int]]:

@@ -10,7 +10,7 @@ import pytest
 from computing_gpu import planned, planned_row
 from recording_gpu import H200
 
-from genkern.cli.engine_check.checking import culprits, handed_back
+from genkern.cli.engine_check.checking import slow_layers, with_library_rows
 from genkern.cli.engine_check.comparison import Times, Tokens, pooled, times_of, tokens_of
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.bundles.table import Table
@@ -86,10 +86,10 @@ def test_the_layers_that_make_it_slower_are_found(guilty: set[str]) -> None:
         asked.append(kept)
         return bool(guilty & set(kept))
 
-    assert set(culprits("abcde", is_slow)) == guilty
+    assert set(slow_layers("abcde", is_slow)) == guilty
     assert len(asked) <= 8
     # Each by itself is not slow beyond noise: all are named.
-    assert culprits("abcd", lambda kept: len(kept) > 2) == list("abcd")
+    assert slow_layers("abcd", lambda kept: len(kept) > 2) == list("abcd")
 
 
 def test_a_row_that_is_handed_back_is_the_engines_for_its_m_alone() -> None:
@@ -97,7 +97,7 @@ def test_a_row_that_is_handed_back_is_the_engines_for_its_m_alone() -> None:
     sizes = [(256, 128), (128, 256)]
     bundle, _ = planned([planned_row(GemmProblem(m, n, k)) for n, k in sizes for m in (1, 16, 64)])
     for m in (16, 32):
-        changed = handed_back(bundle.contents, [GemmProblem(1, 256, 128)], m)
+        changed = with_library_rows(bundle.contents, [GemmProblem(1, 256, 128)], m)
         table = Table([replace(bundle, contents=changed)], H200)
         choice = table.find(GemmProblem(m, 256, 128))
         assert (choice.call, choice.algorithm, choice.exact) == (None, "", True)

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from long_tests import repeats
 
-from genkern.arguments import of_shard, read_shard
+from genkern.arguments import read_shard, shard_of
 from genkern.cli.options import ABOUT_MEASURING, parse, parser
 from genkern.cli.setting import make_setting
 from genkern.errors import InputError
-from genkern.journal.header import made_otherwise
+from genkern.journal.header import origin_differences
 from genkern.search.strategies import ZERO
 from genkern.subcommands import COMMANDS, MODES
 
@@ -254,16 +254,16 @@ def test_rounds_and_tolerances_reach_the_budget() -> None:
     assert (asked.budget.atol, asked.budget.rtol, asked.options.errRatio) == (0.5, 0.01, 0.0)
     headers = [setting.journal_header({}, "predicted") for setting in (plain, asked)]
     assert not {"atol", "rtol"} & {*headers[0], *headers[0]["budget"]}  # type: ignore[misc]
-    said = made_otherwise(*headers)
+    said = origin_differences(*headers)
     assert "atol was None, is 0.5" in said
     assert "errRatio was 1.0, is 0.0" in said
 
 
 def test_shards_are_all_of_a_list() -> None:
     """Each item is in one shard; neighbours are in different ones."""
-    assert [of_shard("abcdefg", f"{number}/3") for number in (1, 2, 3)] == [tuple("adg"), tuple("be"), tuple("cf")]
-    assert of_shard("abc", None) == tuple("abc")
-    assert of_shard("abc", "5/5") == ()
+    assert [shard_of("abcdefg", f"{number}/3") for number in (1, 2, 3)] == [tuple("adg"), tuple("be"), tuple("cf")]
+    assert shard_of("abc", None) == tuple("abc")
+    assert shard_of("abc", "5/5") == ()
     for text in ("0/2", "3/2", "1", "1/", "-1/2", "01/2", "1/2 "):
         with pytest.raises(argparse.ArgumentTypeError):
             read_shard(text)

@@ -28,8 +28,8 @@ from genkern.kernels.generate import generate
 from genkern.kernels.kernel import Target
 from genkern.kernels.specs import kernel_specs
 from genkern.ops.op import get_op
-from genkern.packing.m_ranges import Reach
-from genkern.packing.packer import Packer, Wanted
+from genkern.packing.m_ranges import MRange
+from genkern.packing.packer import CallToPack, Packer
 from genkern.result.package import PackedCall
 from genkern.space.languages import space_for_libraries
 from genkern.space.prune import prune
@@ -99,7 +99,7 @@ def test_a_kernel_of_an_own_family_is_packed(example: Path) -> None:
     """As the farm's other kernels are: nothing but its file knows it."""
     add_file(example / "cute_simple.py")
     packer = Packer(StandInFarm(BinaryCache(example / "cache")), "sm_90", example)
-    (packed,) = packer.pack([Wanted(CONFIG, H200, Reach(1, 64, PROBLEM))])
+    (packed,) = packer.pack([CallToPack(CONFIG, H200, MRange(1, 64, PROBLEM))])
     assert isinstance(packed, PackedCall)
     beside = set(packer.row_kernels.values())
     (binary,) = (each for digest, each in packer.binaries.items() if digest not in beside)

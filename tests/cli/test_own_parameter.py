@@ -38,8 +38,8 @@ from genkern.kernels.generate import generate
 from genkern.kernels.kernel import Target
 from genkern.kernels.specs import compiled_in, kernel_specs, launch_plan, plan_text
 from genkern.ops.op import get_op
-from genkern.packing.m_ranges import Reach
-from genkern.packing.packer import Packer, Wanted
+from genkern.packing.m_ranges import MRange
+from genkern.packing.packer import CallToPack, Packer
 from genkern.space.explanation import parameters_table
 from genkern.space.prune import prune
 from genkern.space.space import Space, read_space
@@ -51,7 +51,7 @@ from genkern.kernels.contract.expression import name
 from genkern.kernels.contract.call import Call, Kernel
 from genkern.kernels.families.common import BINARY_NAME
 from genkern.kernels.contract.family import Family
-from genkern.kernels.contract.traits import Form
+from genkern.kernels.contract.traits import KernelTraits as Form
 from genkern.kernels.contract.symbols import NUM_WARPS, TILES, TILES_OF_C, K, M, N
 from genkern.kernels.contract.variant import Variant
 
@@ -264,7 +264,7 @@ def test_an_own_parameter_is_part_of_a_packed_symbol(file: Path) -> None:
     """A binary of a bundle has it in its symbol."""
     add_file(file)
     packer = Packer(StandInFarm(BinaryCache(file.parent / "cache")), "sm_90", file.parent)
-    packer.pack([Wanted(config(prefetch=2), H200, Reach(1, 64, PROBLEM))])
+    packer.pack([CallToPack(config(prefetch=2), H200, MRange(1, 64, PROBLEM))])
     beside = set(packer.row_kernels.values())
     (binary,) = (each for digest, each in packer.binaries.items() if digest not in beside)
     assert binary.symbol == "matmul_cute_ahead_BM64_BN64_BK64_nW4_nS1_pf2_0"
@@ -275,10 +275,10 @@ def test_the_table_of_a_module_has_it(file: Path) -> None:
     add_file(file)
     add(Family("ahead", FORMS["tiled"], (PARAMETERS.by_name["prefetch"],)))
     plain = Config("ahead", 64, 64, 64)
-    _, loaded = make_module(file.parent, PROBLEM, [plain, plain.having(prefetch=3)], "sm_90")
+    _, loaded = make_module(file.parent, PROBLEM, [plain, plain.with_values(prefetch=3)], "sm_90")
     assert [(name, each.prefetch) for name, each in loaded.CONFIGS.items()] == [
         (plain.name, 0),
-        (plain.having(prefetch=3).name, 3),
+        (plain.with_values(prefetch=3).name, 3),
     ]
     _, loaded = make_module(file.parent, PROBLEM, [plain], "sm_90")
     assert loaded.CONFIGS[plain.name].prefetch == 0

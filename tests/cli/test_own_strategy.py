@@ -16,7 +16,7 @@ from genkern.gemm.records import Outcome
 from genkern.journal.facts import read_journal
 from genkern.journal.run_files import RunFiles
 from genkern.search.strategies import chosen_strategy
-from genkern.tuning.replay import decided_again, task_of
+from genkern.tuning.replay import replay_decisions, task_of
 
 SIZES = "- {'M': 64, 'N': 128, 'K': 256}\n- {'M': 128, 'N': 128, 'K': 256}\n"
 GPU = gpu_for_arch("sm_90")
@@ -89,7 +89,7 @@ def test_one_file_is_a_strategy(own: Path, cache_dir: Path, tmp_path: Path, gpus
         assert facts.searched is not None
         assert facts.searched.strategy.startswith("climbing.py ")
         assert set(facts.searched.configs) == set(CONFIGS)
-        assert decided_again(make, facts.searched, problem, GPU) == facts.searched.steps
+        assert replay_decisions(make, facts.searched, problem, GPU) == facts.searched.steps
         assert task_of(facts.searched, problem, GPU).problem == problem
         assert facts.ended is not None
         assert facts.ended.outcomes[Outcome.PREDICTED_OUT] == len(set(NAMES) - climbed())

@@ -22,11 +22,11 @@ from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
 from genkern.ops.op import bytes_moved
-from genkern.timing.libraries import KeptAlgorithm
+from genkern.timing.libraries import StoredAlgorithm
 from genkern.tuning.search_driver import Confidence
 
 GPU = gpu_for_arch("gfx942")
-ALGORITHM = KeptAlgorithm(131000, bytes(range(64))).name
+ALGORITHM = StoredAlgorithm(131000, bytes(range(64))).name
 WINNERS = [
     winner(16384, 1234.5, LONG, vendor_us=1300.0, check=checked()),
     winner(1, 8.061, vendor_us=7.0, check=checked("1x256x256", "interpreter")),

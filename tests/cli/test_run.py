@@ -25,7 +25,7 @@ from genkern.journal.batch import measurements_of
 from genkern.journal.journal_line import entry_of
 from genkern.space.prune import prune
 from genkern.space.space import load_space
-from genkern.timing.libraries import KeptAlgorithm
+from genkern.timing.libraries import StoredAlgorithm
 
 THREE = ["16x128x256", "33x64x4097", "64x128x256"]
 
@@ -275,7 +275,7 @@ def test_several_gpus_make_the_same_file(
 def test_the_librarys_best_call_is_in_results_and_table(sizes: Path, tmp_path: Path, cache_dir: Path) -> None:
     """Its algorithm to the bit, with PyTorch's own time beside it; --libtype leaves it out."""
     results, table = tmp_path / "r.yaml", tmp_path / "r.csv"
-    algorithm = KeptAlgorithm(131000, bytes(range(64))).name
+    algorithm = StoredAlgorithm(131000, bytes(range(64))).name
     env = machine(tmp_path, gpus=1, lt={algorithm: 99.9})
     ran = run("-i", sizes, "-o", results, *measured(cache_dir), env=env)
     assert (ran.status, ran.err) == (0, "")

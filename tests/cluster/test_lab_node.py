@@ -16,15 +16,19 @@ from tiny_space import traced
 
 import genkern
 from genkern.cluster import lab_node
-from genkern.cluster.lab_node import Done, Share
+from genkern.cluster.lab_node import LabResult, LabTask
 from genkern.gemm.gpus import DetectedDevice
 
 # A process of its own, since its environment is the machine.
-_PROGRAM = "import sys; from genkern.cluster.lab_node import tuned_here; print(tuned_here(sys.argv[1]))"
+_PROGRAM = (
+    "import sys; from genkern.cluster.lab_node import tune_on_free_gpu as tuned_here; print(tuned_here(sys.argv[1]))"
+)
 
 
 def begin(lab: Lab, *options: str, arch: str = "sm_90") -> subprocess.Popen[str]:
-    share = Share(arch, (lab.at / "sizes.yaml").read_text(), ("--space", f"{lab.at}/space.yaml", *options), "topic", 7)
+    share = LabTask(
+        arch, (lab.at / "sizes.yaml").read_text(), ("--space", f"{lab.at}/space.yaml", *options), "topic", 7
+    )
     command = [sys.executable, "-c", _PROGRAM, share.text()]
     return subprocess.Popen(command, env=lab.environment, cwd=lab.at, stdout=subprocess.PIPE, text=True)
 
@@ -40,17 +44,17 @@ def test_two_shares_have_two_gpus(tmp_path: Path) -> None:
         until(lambda: len(traced(trace)) == 2, one)
         for arch in ("sm_90", "gfx942"):
             with begin(lab, arch=arch) as third:
-                done = Done.read(third.communicate(timeout=60)[0])
+                done = LabResult.read(third.communicate(timeout=60)[0])
             assert (done.status, done.said) == (2, f"no free {arch} GPU is here")
         os.kill(two.pid, signal.SIGKILL)
         gate.touch()
-        done = Done.read(one.communicate(timeout=60)[0])
+        done = LabResult.read(one.communicate(timeout=60)[0])
     assert done.status == 0
     assert done.results.count("\n- ") == 1
     assert done.origin.startswith("GPU ")
     assert {event["device"] for event in traced(trace)} == {"0", "1"}
     with begin(lab, "--space", "gone.yaml") as refused:
-        done = Done.read(refused.communicate(timeout=60)[0])
+        done = LabResult.read(refused.communicate(timeout=60)[0])
     assert done.status == 2
     assert "gone.yaml: no such space file" in done.said
 
@@ -62,7 +66,7 @@ def test_a_share_that_nobody_wants_ends(tmp_path: Path, monkeypatch: pytest.Monk
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     monkeypatch.setattr(sys, "path", ["", "elsewhere", "/modules"])
-    share = Share("sm_90", "", (), "topic", 1)
+    share = LabTask("sm_90", "", (), "topic", 1)
     done = lab_node._run(share, tmp_path, 0, lambda news: None, "here", lambda: not begun.exists())
     assert done.status == -signal.SIGTERM
     expected = f"{os.getcwd()}/elsewhere", "/modules", str(Path(genkern.__file__).parents[1])
@@ -85,11 +89,11 @@ def test_what_fails_with_a_gpu_is_told_as_it_is(tmp_path: Path, monkeypatch: pyt
 
 
 def test_what_is_said_is_read_as_data() -> None:
-    share = Share("sm_90", "- {'M': 1}\n", ("--space", "a 'b'"), "topic", 3)
-    assert Share.read(share.text()) == share
-    done = Done(1, "text\n", "said", "GPU 0 of 'a'")
-    assert Done.read(done.text()) == done
+    share = LabTask("sm_90", "- {'M': 1}\n", ("--space", "a 'b'"), "topic", 3)
+    assert LabTask.read(share.text()) == share
+    done = LabResult(1, "text\n", "said", "GPU 0 of 'a'")
+    assert LabResult.read(done.text()) == done
     for wrong in ("", "[]", "{}", '{"status": "x"}'):
-        for read in (Share.read, Done.read):
+        for read in (LabTask.read, LabResult.read):
             with pytest.raises((ValueError, TypeError, LookupError)):
                 read(wrong)

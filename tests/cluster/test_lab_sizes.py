@@ -24,11 +24,11 @@ def test_large_sizes_go_first_and_shares_shrink() -> None:
     assert sizes.take(gpus) == []
     lengths = []
     while not sizes.is_done:
-        for problem in list(sizes.under_way[one][1]):
+        for problem in list(sizes.in_flight[one][1]):
             sizes.finished(one, problem)
         assert sizes.ended(one) == []
         lengths += [len(share) for _, _, share in sizes.take(gpus)]
-        one = min(sizes.under_way, default=0)
+        one = min(sizes.in_flight, default=0)
     assert lengths == sorted(lengths, reverse=True)
     assert lengths[-1] == 1
 
@@ -74,8 +74,8 @@ def test_every_size_ends_once(seed: int) -> None:
     while not sizes.is_done:
         gpus = {Place(f"{draw.random()}", draw.choice(["sm_90", "sm_80"])): draw.randint(1, 3) for _ in range(4)}
         sizes.take(gpus)
-        for number in draw.sample(sorted(sizes.under_way), k=min(3, len(sizes.under_way))):
-            place, share = sizes.under_way[number]
+        for number in draw.sample(sorted(sizes.in_flight), k=min(3, len(sizes.in_flight))):
+            place, share = sizes.in_flight[number]
             for problem in share[: draw.randint(0, len(share))]:
                 sizes.finished(number, problem)
                 sizes.finished(number, problem)

@@ -24,9 +24,9 @@ from small_gemms import (
     target_of,
 )
 
-from genkern.compile.build_environment import Workshop
+from genkern.compile.build_environment import BuildEnvironment
 from genkern.compile.cache import BinaryCache, Failure
-from genkern.compile.compile_queue import Tell
+from genkern.compile.compile_queue import ResultCallback
 from genkern.compile.compiler import CompileJob
 from genkern.compile.farm import Farm
 from genkern.gemm.config import Config
@@ -62,7 +62,7 @@ class ScriptedFarm(Farm):
         self.modules: list[str] = []
         self.from_outside = False
 
-    def order(self, owner: Hashable, jobs: Sequence[tuple[int, CompileJob]], tell: Tell) -> None:
+    def order(self, owner: Hashable, jobs: Sequence[tuple[int, CompileJob]], tell: ResultCallback) -> None:
         self.modules.extend({Path(job.module_path).read_text() for _, job in jobs})
         for spec in self.arranged([job.spec for _, job in jobs]):
             self.arrived.append(key := self.key(spec))
@@ -74,39 +74,41 @@ class ScriptedFarm(Farm):
 
 
 @pytest.fixture
-def make_workshop(hostile_path: Path) -> Callable[..., Workshop]:
-    """Make a workshop for gfx942 with this farm."""
+def make_workshop(hostile_path: Path) -> Callable[..., BuildEnvironment]:
+    """Make a build environment for gfx942 with this farm."""
 
-    def make(farm: Farm, gpu: Gpu = MI300X, keep_modules: bool = False) -> Workshop:
+    def make(farm: Farm, gpu: Gpu = MI300X, keep_modules: bool = False) -> BuildEnvironment:
         folder = str(hostile_path / "modules")
-        return Workshop(farm, gpu, "gfx942", Budget(), init_type="hpl", module_dir=folder, keep_modules=keep_modules)
+        return BuildEnvironment(
+            farm, gpu, "gfx942", Budget(), init_type="hpl", module_dir=folder, keep_modules=keep_modules
+        )
 
     return make
 
 
 def names_in(folder: Path) -> list[str]:
-    """Names of the files in the workshop's folder."""
+    """Names of the files in the build environment's folder."""
     return sorted(path.name for path in (folder / "modules").iterdir())
 
 
 def test_real_binaries_become_candidates(
-    make_workshop: Callable[..., Workshop], cache_dir: Path, hostile_path: Path
+    make_workshop: Callable[..., BuildEnvironment], cache_dir: Path, hostile_path: Path
 ) -> None:
     """Every config has the binaries of its kernels in launch order; a size with the same overhang compiles nothing."""
     farm = Farm(BinaryCache(cache_dir), target_of("gfx942"), TRITON_VERSION, jobs=2, timeout_s=60)
-    workshop = make_workshop(farm)
+    build_environment = make_workshop(farm)
     for problem in (PROBLEM, GemmProblem(4001, 640, 256)):
-        with workshop.open(problem, CONFIGS, 3) as bench:
-            candidates = {candidate.config: candidate for candidate in bench.candidates(CONFIGS)}
+        with build_environment.open(problem, CONFIGS, 3) as builder:
+            candidates = {candidate.config: candidate for candidate in builder.candidates(CONFIGS)}
             assert set(candidates) == set(CONFIGS)
-            assert bench.job.ready == {config.name: candidate for config, candidate in candidates.items()}
-            assert bench.job.unfit == {}
+            assert builder.build.ready == {config.name: candidate for config, candidate in candidates.items()}
+            assert builder.build.unfit == {}
             for config, candidate in candidates.items():
                 kernels = ["matmul_tiled_split", "reduce_splits"] if config.SPLIT_K > 1 else ["matmul_tiled"]
                 found = [binary.symbol.removesuffix(f"_BM{config.BLOCK_SIZE_M}") for binary in candidate.binaries]
                 assert all(symbol.startswith(kernel) for symbol, kernel in zip(found, kernels, strict=True))
-                assert bench.job.binaries[config.name] == candidate.binaries[0]
-            session = bench.job.session
+                assert builder.build.binaries[config.name] == candidate.binaries[0]
+            session = builder.build.session
             assert (session.problem, session.device_index, session.init_type) == (problem, 3, "hpl")
             assert callable(load_module(session.module_path).make_operands)
     assert (farm.counts.wanted, farm.counts.failed) == (10, 0)
@@ -116,12 +118,12 @@ def test_real_binaries_become_candidates(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_candidate_comes_with_its_last_binary(
-    make_workshop: Callable[..., Workshop], tmp_path: Path, seed: int
+    make_workshop: Callable[..., BuildEnvironment], tmp_path: Path, seed: int
 ) -> None:
     """In whatever order binaries arrive, each config is handed out once, as soon as all its binaries are there."""
     farm = ScriptedFarm(tmp_path, lambda specs: [*specs[seed:], *specs[:seed]])
-    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as bench:
-        made = list(bench.candidates(CONFIGS))
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as builder:
+        made = list(builder.candidates(CONFIGS))
     places = [max(farm.arrived.index(binary.key) for binary in candidate.binaries) for candidate in made]
     assert places == sorted(places)
     assert len(farm.arrived) == 5
@@ -129,19 +131,21 @@ def test_a_candidate_comes_with_its_last_binary(
     assert sorted(seen) == sorted(CONFIGS)
 
 
-def test_refused_kernels_take_their_configs_along(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+def test_refused_kernels_take_their_configs_along(
+    make_workshop: Callable[..., BuildEnvironment], tmp_path: Path
+) -> None:
     """A config with a kernel that was not compiled ends in that kernel's outcome, and the others are candidates."""
     farm = ScriptedFarm(tmp_path, lambda specs: specs, refused="reduce_splits")
-    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as bench:
-        ready = {candidate.config for candidate in bench.candidates(CONFIGS)}
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as builder:
+        ready = {candidate.config for candidate in builder.candidates(CONFIGS)}
     assert ready == {config for config in CONFIGS if config.SPLIT_K == 1}
-    assert set(bench.job.unfit) == {config.name for config in CONFIGS if config.SPLIT_K > 1}
-    assert {(unfit.outcome, unfit.message) for unfit in bench.job.unfit.values()} == {
+    assert set(builder.build.unfit) == {config.name for config in CONFIGS if config.SPLIT_K > 1}
+    assert {(unfit.outcome, unfit.message) for unfit in builder.build.unfit.values()} == {
         (Outcome.COMPILE_TIMED_OUT, "no result after 1 s")
     }
 
 
-def test_what_is_left_out_is_not_compiled(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+def test_what_is_left_out_is_not_compiled(make_workshop: Callable[..., BuildEnvironment], tmp_path: Path) -> None:
     """It stays unfit for the reason given, and is told to nobody; what had no room is looked up for its resources."""
     late, large = CONFIGS[0].name, WIDER[0].name
     known = {late: Unfit(Outcome.COMPILE_TIMED_OUT, "too late"), large: Unfit(Outcome.OVER_RESOURCES, "too large")}
@@ -153,25 +157,25 @@ def test_what_is_left_out_is_not_compiled(make_workshop: Callable[..., Workshop]
 
     told: list[str] = []
     configs = [CONFIGS[0], AMD_SPLIT, *WIDER]
-    with make_workshop(ScriptedFarm(tmp_path, order)).open(PROBLEM, configs, 0) as bench:
-        bench.leave_out(known)
-        bench.on_unfit = lambda names, unfit: told.extend(names)
-        ready = {candidate.config for candidate in bench.candidates(configs)}
+    with make_workshop(ScriptedFarm(tmp_path, order)).open(PROBLEM, configs, 0) as builder:
+        builder.exclude(known)
+        builder.on_unfit = lambda names, unfit: told.extend(names)
+        ready = {candidate.config for candidate in builder.candidates(configs)}
     assert ready == {AMD_SPLIT, WIDER[1]}
-    assert (bench.job.unfit, told) == (known, [])
-    assert set(bench.job.binaries) == {AMD_SPLIT.name, *(config.name for config in WIDER)}
+    assert (builder.build.unfit, told) == (known, [])
+    assert set(builder.build.binaries) == {AMD_SPLIT.name, *(config.name for config in WIDER)}
     assert f"matmul_tiled_mask_m {AMD.BLOCK_SIZE_M}" not in asked
     assert len(asked) == 4
 
 
-def test_what_turns_out_unfit_is_told_at_once(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+def test_what_turns_out_unfit_is_told_at_once(make_workshop: Callable[..., BuildEnvironment], tmp_path: Path) -> None:
     """All configs of a binary together, when it is known; at the end, how many binaries there are."""
     events: list[object] = []
     farm = ScriptedFarm(tmp_path, lambda specs: specs, refused="matmul_tiled_mask_m")
-    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as bench:
-        bench.on_unfit = lambda names, unfit: events.append((unfit.outcome, *names))
-        events.extend(candidate.config.name for candidate in bench.candidates(CONFIGS))
-        events.append(bench.counts)
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as builder:
+        builder.on_unfit = lambda names, unfit: events.append((unfit.outcome, *names))
+        events.extend(candidate.config.name for candidate in builder.candidates(CONFIGS))
+        events.append(builder.counts)
     late = Outcome.COMPILE_TIMED_OUT
     assert events == [
         (late, CONFIGS[0].name, CONFIGS[1].name),
@@ -182,26 +186,26 @@ def test_what_turns_out_unfit_is_told_at_once(make_workshop: Callable[..., Works
     ]
 
 
-def test_a_compiler_that_was_killed_is_not_told(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+def test_a_compiler_that_was_killed_is_not_told(make_workshop: Callable[..., BuildEnvironment], tmp_path: Path) -> None:
     """Its configs are unfit this time only: as when a batch system ends all processes of a run."""
     told: list[str] = []
     farm = ScriptedFarm(tmp_path, lambda specs: specs, refused="reduce_splits")
     farm.from_outside = True
-    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as bench:
-        bench.on_unfit = lambda names, unfit: told.extend(names)
-        list(bench.candidates(CONFIGS))
-    assert set(bench.job.unfit) == {config.name for config in CONFIGS if config.SPLIT_K > 1}
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as builder:
+        builder.on_unfit = lambda names, unfit: told.extend(names)
+        list(builder.candidates(CONFIGS))
+    assert set(builder.build.unfit) == {config.name for config in CONFIGS if config.SPLIT_K > 1}
     assert told == []
 
 
-def test_what_cannot_launch_is_no_candidate(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+def test_what_cannot_launch_is_no_candidate(make_workshop: Callable[..., BuildEnvironment], tmp_path: Path) -> None:
     """A binary that needs more than the GPU has is over_resources, with the figures; its resources stay known."""
     small = dataclasses.replace(MI300X, shared_bytes_per_block=16383)
-    with make_workshop(ScriptedFarm(tmp_path, lambda specs: specs), small).open(PROBLEM, [AMD], 0) as bench:
-        assert list(bench.candidates([AMD])) == []
-    assert bench.job.unfit[AMD.name].outcome is Outcome.OVER_RESOURCES
-    assert "LDS of 16384 bytes is over the 16383" in bench.job.unfit[AMD.name].message
-    assert bench.job.binaries[AMD.name].resources.registers == 64
+    with make_workshop(ScriptedFarm(tmp_path, lambda specs: specs), small).open(PROBLEM, [AMD], 0) as builder:
+        assert list(builder.candidates([AMD])) == []
+    assert builder.build.unfit[AMD.name].outcome is Outcome.OVER_RESOURCES
+    assert "LDS of 16384 bytes is over the 16383" in builder.build.unfit[AMD.name].message
+    assert builder.build.binaries[AMD.name].resources.registers == 64
 
 
 def same_code_but_for_masks(spec: KernelSpec) -> str:
@@ -216,7 +220,9 @@ TWINS = [
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_of_copies_the_first_is_measured(make_workshop: Callable[..., Workshop], tmp_path: Path, seed: int) -> None:
+def test_of_copies_the_first_is_measured(
+    make_workshop: Callable[..., BuildEnvironment], tmp_path: Path, seed: int
+) -> None:
     """Configs with equal code and launch: the one whose binary comes first is a candidate, the others say of which
     they are copies. Other grids, splits and group sizes are other launches."""
     farm = ScriptedFarm(tmp_path, lambda specs: [*specs[seed:], *specs[:seed]], code=same_code_but_for_masks)
@@ -229,74 +235,76 @@ def test_of_copies_the_first_is_measured(make_workshop: Callable[..., Workshop],
         AMD_SPLIT,
         dataclasses.replace(AMD_SPLIT, SPLIT_K=8),
     ]
-    with make_workshop(farm).open(PROBLEM, [*TWINS, *others], 0) as bench:
-        ready = {candidate.config for candidate in bench.candidates([*TWINS, *others])}
+    with make_workshop(farm).open(PROBLEM, [*TWINS, *others], 0) as builder:
+        ready = {candidate.config for candidate in builder.candidates([*TWINS, *others])}
     (measured,) = ready & set(TWINS)
     assert ready == {measured, *others}
     copies = [config.name for config in TWINS if config != measured]
-    assert sorted(bench.job.unfit) == sorted(copies)
+    assert sorted(builder.build.unfit) == sorted(copies)
     for name in copies:
-        assert bench.job.unfit[name].outcome is Outcome.IDENTICAL
-        assert bench.job.unfit[name].message.endswith(f" {measured.name}")
-        assert name in bench.job.binaries
-    assert set(bench.job.launches.values()) == {config.name for config in ready}
+        assert builder.build.unfit[name].outcome is Outcome.IDENTICAL
+        assert builder.build.unfit[name].message.endswith(f" {measured.name}")
+        assert name in builder.build.binaries
+    assert set(builder.build.launches.values()) == {config.name for config in ready}
 
 
-def test_configs_named_first_stay_candidates(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+def test_configs_named_first_stay_candidates(make_workshop: Callable[..., BuildEnvironment], tmp_path: Path) -> None:
     """What an earlier run measured stays what is measured, wherever it stands; several of a kind all do."""
     for first in ([TWINS[2]], [TWINS[1], TWINS[3]]):
         farm = ScriptedFarm(tmp_path, lambda specs: specs, code=same_code_but_for_masks)
         names = {config.name for config in first}
-        with make_workshop(farm).open(PROBLEM, TWINS, 0, names) as bench:
-            assert {candidate.config.name for candidate in bench.candidates(TWINS)} == names
-        assert {unfit.message.split()[-1] for unfit in bench.job.unfit.values()} == {first[0].name}
+        with make_workshop(farm).open(PROBLEM, TWINS, 0, names) as builder:
+            assert {candidate.config.name for candidate in builder.candidates(TWINS)} == names
+        assert {unfit.message.split()[-1] for unfit in builder.build.unfit.values()} == {first[0].name}
 
 
 @pytest.mark.parametrize("budget", [Budget(exhaustive=True), Budget(protocol="tune_gemm")])
 def test_an_exhaustive_run_measures_copies_too(
-    make_workshop: Callable[..., Workshop], tmp_path: Path, budget: Budget
+    make_workshop: Callable[..., BuildEnvironment], tmp_path: Path, budget: Budget
 ) -> None:
     """As tune_gemm does."""
-    workshop = make_workshop(ScriptedFarm(tmp_path, lambda specs: specs, code=same_code_but_for_masks))
-    workshop.budget = budget
-    with workshop.open(PROBLEM, TWINS, 0) as bench:
-        assert {candidate.config for candidate in bench.candidates(TWINS)} == set(TWINS)
+    build_environment = make_workshop(ScriptedFarm(tmp_path, lambda specs: specs, code=same_code_but_for_masks))
+    build_environment.budget = budget
+    with build_environment.open(PROBLEM, TWINS, 0) as builder:
+        assert {candidate.config for candidate in builder.candidates(TWINS)} == set(TWINS)
 
 
-def test_unknown_code_equals_nothing(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+def test_unknown_code_equals_nothing(make_workshop: Callable[..., BuildEnvironment], tmp_path: Path) -> None:
     """Binaries from before digests were kept are all measured."""
-    with make_workshop(ScriptedFarm(tmp_path, lambda specs: specs)).open(PROBLEM, TWINS, 0) as bench:
-        assert {candidate.config for candidate in bench.candidates(TWINS)} == set(TWINS)
+    with make_workshop(ScriptedFarm(tmp_path, lambda specs: specs)).open(PROBLEM, TWINS, 0) as builder:
+        assert {candidate.config for candidate in builder.candidates(TWINS)} == set(TWINS)
 
 
-def test_real_copies_are_found(make_workshop: Callable[..., Workshop], cache_dir: Path) -> None:
+def test_real_copies_are_found(make_workshop: Callable[..., BuildEnvironment], cache_dir: Path) -> None:
     """On gfx950 Triton ignores kpack: half of the configs that differ there need no measurement."""
     farm = Farm(BinaryCache(cache_dir), target_of("gfx950"), TRITON_VERSION, jobs=2, timeout_s=60)
     configs = [dataclasses.replace(config, kpack=kpack) for config in (AMD, AMD_SPLIT) for kpack in (1, 2)]
-    with make_workshop(farm, gpu_for_arch("gfx950")).open(PROBLEM, configs, 0) as bench:
-        ready = {candidate.config for candidate in bench.candidates(configs)}
+    with make_workshop(farm, gpu_for_arch("gfx950")).open(PROBLEM, configs, 0) as builder:
+        ready = {candidate.config for candidate in builder.candidates(configs)}
     farm.close()
     assert sorted(config.SPLIT_K for config in ready) == [1, 4]
-    assert [unfit.outcome for unfit in bench.job.unfit.values()] == [Outcome.IDENTICAL] * 2
+    assert [unfit.outcome for unfit in builder.build.unfit.values()] == [Outcome.IDENTICAL] * 2
 
 
-def test_every_config_ends_somewhere(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+def test_every_config_ends_somewhere(make_workshop: Callable[..., BuildEnvironment], tmp_path: Path) -> None:
     """ready and unfit together are all configs, and no config is in both."""
     for refused in ("", "matmul_tiled_mask_m", "matmul_tiled_split_mask_m", "reduce_splits"):
-        with make_workshop(ScriptedFarm(tmp_path, lambda specs: specs, refused)).open(PROBLEM, CONFIGS, 0) as bench:
-            list(bench.candidates(CONFIGS))
-        assert sorted([*bench.job.ready, *bench.job.unfit]) == sorted(config.name for config in CONFIGS)
+        with make_workshop(ScriptedFarm(tmp_path, lambda specs: specs, refused)).open(PROBLEM, CONFIGS, 0) as builder:
+            list(builder.candidates(CONFIGS))
+        assert sorted([*builder.build.ready, *builder.build.unfit]) == sorted(config.name for config in CONFIGS)
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_modules_go_away_unless_kept(make_workshop: Callable[..., Workshop], hostile_path: Path, keep: bool) -> None:
+def test_modules_go_away_unless_kept(
+    make_workshop: Callable[..., BuildEnvironment], hostile_path: Path, keep: bool
+) -> None:
     """The generated module is there during the job, and afterwards only with --keep, after an error too."""
-    workshop = make_workshop(ScriptedFarm(hostile_path / "cache", lambda specs: specs), keep_modules=keep)
+    build_environment = make_workshop(ScriptedFarm(hostile_path / "cache", lambda specs: specs), keep_modules=keep)
     text = generate(PROBLEM, CONFIGS, "gfx942").measured_text
 
     def interrupted() -> None:
-        with workshop.open(PROBLEM, CONFIGS, 0) as bench:
-            assert Path(bench.job.session.module_path).read_text() == text
+        with build_environment.open(PROBLEM, CONFIGS, 0) as builder:
+            assert Path(builder.build.session.module_path).read_text() == text
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -304,27 +312,29 @@ def test_modules_go_away_unless_kept(make_workshop: Callable[..., Workshop], hos
     assert names_in(hostile_path) == ([f"gemm_{PROBLEM.name}.py"] if keep else [])
 
 
-def test_other_kernels_are_another_module(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+def test_other_kernels_are_another_module(make_workshop: Callable[..., BuildEnvironment], tmp_path: Path) -> None:
     """A compile worker, which keeps what it has imported, finds the kernels of each job of a problem."""
     farm = ScriptedFarm(tmp_path, lambda specs: specs)
-    workshop = make_workshop(farm)
+    build_environment = make_workshop(farm)
     measured = []
     for config in (AMD, AMD_SPLIT):
-        with workshop.open(PROBLEM, [config], 0) as bench:
-            list(bench.candidates([config]))
-            measured.append(bench.job.session.module_path)
+        with build_environment.open(PROBLEM, [config], 0) as builder:
+            list(builder.candidates([config]))
+            measured.append(builder.build.session.module_path)
     assert "def matmul_tiled_mask_m(" in farm.modules[0]
     assert "def matmul_tiled_split_mask_m(" in farm.modules[1]
     # Neither takes away what the other has written.
     assert measured[0] != measured[1]
 
 
-def test_nobody_who_works_reads_the_table_of_configs(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+def test_nobody_who_works_reads_the_table_of_configs(
+    make_workshop: Callable[..., BuildEnvironment], tmp_path: Path
+) -> None:
     """Workers import every kernel, to the character, measured processes what they call; nobody a row of the table."""
     farm = ScriptedFarm(tmp_path, lambda specs: specs)
-    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as bench:
-        list(bench.candidates(CONFIGS))
-        measured = Path(bench.job.session.module_path).read_text()
+    with make_workshop(farm).open(PROBLEM, CONFIGS, 0) as builder:
+        list(builder.candidates(CONFIGS))
+        measured = Path(builder.build.session.module_path).read_text()
     module = generate(PROBLEM, CONFIGS, "gfx942", MI300X)
     assert farm.modules == [module.kernels_text]
     assert measured == module.measured_text
@@ -357,28 +367,30 @@ def functions(text: str) -> set[str]:
 
 
 def test_kept_modules_of_one_problem_stand_side_by_side(
-    make_workshop: Callable[..., Workshop], hostile_path: Path
+    make_workshop: Callable[..., BuildEnvironment], hostile_path: Path
 ) -> None:
     """A results file may have several configs for it: the first has the plain name, and the same one stays one file."""
-    workshop = make_workshop(ScriptedFarm(hostile_path / "cache", lambda specs: specs), keep_modules=True)
+    build_environment = make_workshop(ScriptedFarm(hostile_path / "cache", lambda specs: specs), keep_modules=True)
     for config in (AMD, WIDER[0], AMD):
-        with workshop.open(PROBLEM, [config], 0) as bench:
-            list(bench.candidates([config]))
+        with build_environment.open(PROBLEM, [config], 0) as builder:
+            list(builder.candidates([config]))
     name = f"gemm_{PROBLEM.name}"
     assert names_in(hostile_path) == [f"{name}.py", f"{name}_2.py"]
     modules = [path.read_text() for path in sorted(hostile_path.rglob("gemm_*.py"))]
     assert modules == [generate(PROBLEM, [config], "gfx942", MI300X).text for config in (AMD, WIDER[0])]
 
 
-def test_a_module_stays_for_as_long_as_it_is_needed(make_workshop: Callable[..., Workshop], hostile_path: Path) -> None:
+def test_a_module_stays_for_as_long_as_it_is_needed(
+    make_workshop: Callable[..., BuildEnvironment], hostile_path: Path
+) -> None:
     """A size may be opened again while what was prepared of it before, for nothing, is being closed."""
     farm = ScriptedFarm(hostile_path / "cache", lambda specs: specs)
-    workshop = make_workshop(farm)
+    build_environment = make_workshop(farm)
     with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
-        first.enter_context(workshop.open(PROBLEM, CONFIGS, 0))
+        first.enter_context(build_environment.open(PROBLEM, CONFIGS, 0))
         there = names_in(hostile_path)
-        bench = second.enter_context(workshop.open(PROBLEM, CONFIGS, 0))
+        builder = second.enter_context(build_environment.open(PROBLEM, CONFIGS, 0))
         first.close()
         assert names_in(hostile_path) == there
-        assert len(list(bench.candidates(CONFIGS))) == len(CONFIGS)
+        assert len(list(builder.candidates(CONFIGS))) == len(CONFIGS)
     assert names_in(hostile_path) == []

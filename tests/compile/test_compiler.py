@@ -46,7 +46,7 @@ from genkern.errors import GenkernError, MachineError, OutputError
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Outcome
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.kernels.generate import generate
 from genkern.kernels.source import load_module
 from genkern.kernels.specs import binary_name
@@ -101,7 +101,7 @@ def own_process() -> Iterator[CompileProcess]:
 def _traits(case: tuple[str, GemmProblem, Config]) -> list[Hashable]:
     """What a case is there for: its target, its kernels and what is split, and what differs in the kernel's end."""
     arch, problem, config = case
-    vendor, family = arch[:2], (form_of(config).stem, config.SPLIT_K > 1)
+    vendor, family = arch[:2], (traits_of(config).stem, config.SPLIT_K > 1)
     ends = problem.activation, problem.dtype_c, problem.bias
     return [arch, (vendor, family), (vendor, problem.op), *ends, (problem.row_major_a, problem.M >= 2**27)]
 

@@ -89,7 +89,7 @@ class HeldPool:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun: dict[str, Future[Binary | Failure]] = {}
-        monkeypatch.setattr("genkern.compile.pool.begin", self._begin)
+        monkeypatch.setattr("genkern.compile.pool.submit", self._begin)
         monkeypatch.setattr("genkern.compile.pool.ready", lambda workers: Future())
 
     def _begin(self, job: CompileJob, workers: int) -> Future[Binary | Failure]:

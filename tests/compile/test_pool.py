@@ -17,7 +17,7 @@ from trouble_kernels import trouble_spec
 from genkern.compile.cache import BinaryCache
 from genkern.compile.compiler import CompileJob
 from genkern.compile.farm import Farm
-from genkern.compile.pool import WorkerDiedError, begin, end
+from genkern.compile.pool import WorkerDiedError, end, submit
 
 
 def jobs_for(trouble: Path, cache: Path, *names: str) -> list[CompileJob]:
@@ -36,7 +36,7 @@ def test_a_killed_worker_is_told(trouble: Path, hostile_path: Path) -> None:
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with pytest.raises(WorkerDiedError):
-        begin(*jobs_for(trouble, hostile_path / "cache", "kill_worker"), 2).result()
+        submit(*jobs_for(trouble, hostile_path / "cache", "kill_worker"), 2).result()
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
     end()
 
@@ -48,7 +48,7 @@ def test_the_end_takes_assemblers_along(trouble: Path, tmp_path: Path) -> None:
         f"__import__('subprocess').run(['sh', '-c', 'echo $$ > {running}.new; mv {running}.new {running}; sleep 3600'])"
     )
     path.write_text(trouble.read_text().replace("time.sleep(3600)", runs))
-    begin(*jobs_for(path, tmp_path / "cache", "hang"), 2)
+    submit(*jobs_for(path, tmp_path / "cache", "hang"), 2)
     deadline = time.monotonic() + WAIT_S
     while not running.exists():
         assert time.monotonic() < deadline, "it did not begin"

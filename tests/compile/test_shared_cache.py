@@ -18,11 +18,11 @@ from other_users import FIRST, SECOND, as_user, folder_of_the_group, needs_root
 
 from genkern.compile.binary.code_object import code_sha256
 from genkern.compile.cache import BinaryCache, Failure, _sealed
-from genkern.compile.cache_entries import IN_USE_S, entries, unneeded
+from genkern.compile.cache_entries import IN_USE_S, entries, entries_to_remove
 from genkern.gemm.records import Binary, Outcome, Resources
 from genkern.journal.run_folder import modules_folder
 from genkern.kernels.kernel import KernelSpec
-from genkern.private_folders import exposure, is_private, private_below
+from genkern.private_folders import is_private, private_subfolder, replacement_risk
 
 KEYS = ["ab" + f"{number:062x}" for number in range(4)]
 SPEC = KernelSpec("f", "cd" * 32, (("a_ptr", "*bf16"),), (), (), ())
@@ -110,7 +110,7 @@ def test_modules_lie_where_no_other_user_can_change_them(shared: Path, tmp_path:
 
     def made() -> list[object]:
         with modules_folder(shared) as folder:
-            return [str(folder), stat.S_IMODE(folder.stat().st_mode), exposure(folder)]
+            return [str(folder), stat.S_IMODE(folder.stat().st_mode), replacement_risk(folder)]
 
     for user in (FIRST, SECOND):
         folder, mode, said = as_user(user, made)
@@ -121,7 +121,7 @@ def test_modules_lie_where_no_other_user_can_change_them(shared: Path, tmp_path:
         assert not as_user(SECOND, lambda: is_private(own / "modules"))
         (own / "binaries").mkdir(mode=0o777)
         (own / "binaries").chmod(0o777)
-        assert "binaries can be written by others" in as_user(FIRST, lambda: exposure(own / "binaries"))
+        assert "binaries can be written by others" in as_user(FIRST, lambda: replacement_risk(own / "binaries"))
 
 
 @needs_root
@@ -131,7 +131,7 @@ def test_packed_results_of_a_shared_cache_are_kept_apart(shared: Path) -> None:
 
         def place() -> str:
             os.environ["XDG_CACHE_HOME"] = str(own)
-            return str(private_below(shared, "bundles"))
+            return str(private_subfolder(shared, "bundles"))
 
         assert as_user(SECOND, place) == str(own / "genkern-private" / "bundles")
 
@@ -146,7 +146,7 @@ def test_a_time_in_the_future_is_now(tmp_path: Path) -> None:
     assert cache.get(KEYS[0]) is not None
     assert all(each.used_s <= time.time() for each in entries(cache.folder))
     later_s = time.time() + IN_USE_S + 60
-    assert {each.key for each in unneeded(entries(cache.folder), later_s, 0, None)} == set(KEYS[:2])
+    assert {each.key for each in entries_to_remove(entries(cache.folder), later_s, 0, None)} == set(KEYS[:2])
     (abandoned := cache.unborn("x")).joinpath("file").touch()
     os.utime(abandoned, (now_s + 1e9, now_s + 1e9))
     cache.remove_abandoned()

@@ -17,7 +17,7 @@ def test_an_owner_behind_leaves_some_workers_free(tmp_path: Path, monkeypatch: p
     pool = HeldPool(monkeypatch)
     farm = Farm(BinaryCache(tmp_path), target_of("gfx942"), TRITON_VERSION, jobs=4, timeout_s=1)
     following, measured = Owner(farm), Owner(farm)
-    farm.stand(following, behind=True)
+    farm.set_background(following, background=True)
     following.order(*((n, f"next_{n}") for n in range(8)))
     pool.wait_for("next_0", "next_1", "next_2")
     measured.order((0, "a"), (1, "b"))
@@ -25,6 +25,6 @@ def test_an_owner_behind_leaves_some_workers_free(tmp_path: Path, monkeypatch: p
     for name in ("a", "next_0"):
         pool.end(farm, name)
     pool.wait_for("next_1", "next_2", "b")
-    farm.stand(following, behind=False)
+    farm.set_background(following, background=False)
     pool.wait_for("next_1", "next_2", "b", "next_3", "next_4", "next_5")
     farm.close()

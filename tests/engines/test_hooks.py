@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from genkern.engines.hooks import (
-    Misfit,
-    Part,
-    Touch,
-    around,
+    EngineAttribute,
+    IncompatibleEngine,
+    PluginPart,
     install,
     is_on,
+    restore,
     served_or_own,
-    taken_out,
     unhooked,
+    wrap,
 )
 
 
@@ -56,14 +56,14 @@ def doubled(before: Any) -> Any:
 def test_a_function_is_put_around_once_and_taken_out(engine: Any) -> None:
     """A second time does nothing, and its parameters are those of the original; taken out, all is as before."""
     before = engine.Kernel.apply
-    touch = Touch("made_up_engine.Kernel.apply", ("self", "x"))
+    touch = EngineAttribute("made_up_engine.Kernel.apply", ("self", "x"))
     for _ in range(2):
         touch.verify()
-        around(touch.path, doubled)
+        wrap(touch.path, doubled)
         assert engine.Kernel().apply(3, bias=1) == 8
     assert unhooked(engine.Kernel.apply) is before
-    taken_out(engine.Kernel, "apply")
-    taken_out(engine.Kernel, "apply")
+    restore(engine.Kernel, "apply")
+    restore(engine.Kernel, "apply")
     assert engine.Kernel.apply is before
 
 
@@ -85,12 +85,16 @@ def test_what_an_engine_lacks_is_said(
     """A part that touches it is left out with one line; parts that fit are put in place."""
     done: list[str] = []
     parts = [
-        Part(
+        PluginPart(
             "experts",
-            (Touch("made_up_engine.negative", ("x",)), Touch(path, parameters, fields)),
+            (EngineAttribute("made_up_engine.negative", ("x",)), EngineAttribute(path, parameters, fields)),
             lambda: done.append("experts"),
         ),
-        Part("layers", (Touch("made_up_engine.Kernel", fields=("bias", "scale")),), lambda: done.append("layers")),
+        PluginPart(
+            "layers",
+            (EngineAttribute("made_up_engine.Kernel", fields=("bias", "scale")),),
+            lambda: done.append("layers"),
+        ),
     ]
     with caplog.at_level(logging.INFO, "genkern"):
         assert install("made-up", parts) == ("layers",)
@@ -102,14 +106,18 @@ def test_what_an_engine_lacks_is_said(
     assert "\n" not in first + second
 
 
-@pytest.mark.parametrize("error", [Misfit, ImportError, RuntimeError, KeyError, AssertionError, OSError])
+@pytest.mark.parametrize("error", [IncompatibleEngine, ImportError, RuntimeError, KeyError, AssertionError, OSError])
 def test_a_part_that_fails_ends_nothing(error: type[Exception], caplog: pytest.LogCaptureFixture) -> None:
     """While it is tried, or put in place; of whatever exception."""
 
     def fail() -> None:
         raise error("it is\nbroken")
 
-    parts = [Part("heads", (), fail), Part("experts", (), lambda: None, fail), Part("layers", (), lambda: None)]
+    parts = [
+        PluginPart("heads", (), fail),
+        PluginPart("experts", (), lambda: None, fail),
+        PluginPart("layers", (), lambda: None),
+    ]
     with caplog.at_level(logging.INFO, "genkern"):
         assert install("made-up", parts) == ("layers",)
     lines = caplog.messages
@@ -141,7 +149,7 @@ def test_lines_of_engines_are_seen_once() -> None:
 import logging, os
 from genkern.engines import layers, hooks as seam
 shows_all = os.fork() == 0
-seam.install("engine", [seam.Part("layers", (), lambda: None)])
+seam.install("engine", [seam.PluginPart("layers", (), lambda: None)])
 seam.install("engine", [])
 if shows_all:
     logging.basicConfig(level=logging.WARNING)

@@ -11,7 +11,7 @@ from engine_winners import K, N
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from genkern.engines import invariant
-from genkern.engines.hooks import Misfit
+from genkern.engines.hooks import IncompatibleEngine
 from genkern.errors import InputError
 from genkern.runtime.calls.dispatch import Gemm
 
@@ -130,9 +130,9 @@ def test_tracing_sees_one_operator(library: ModuleType, mode: Any, gpu: Any) -> 
 
 def test_another_module_is_refused() -> None:
     """It has no such function, or one with other arguments."""
-    with pytest.raises(Misfit, match="matmul_persistent"):
+    with pytest.raises(IncompatibleEngine, match="matmul_persistent"):
         invariant.take_over(ModuleType("other"))
     module = ModuleType("other")
     module.matmul_persistent = lambda x, y: x  # type: ignore[attr-defined]
-    with pytest.raises(Misfit, match="not \\(a, b, bias\\)"):
+    with pytest.raises(IncompatibleEngine, match="not \\(a, b, bias\\)"):
         invariant.take_over(module)

@@ -510,7 +510,7 @@ def invariant_module() -> Any:
     for path in plugin._INVARIANT:
         try:
             return hooks.resolved(path)
-        except (hooks.Misfit, ImportError):
+        except (hooks.IncompatibleEngine, ImportError):
             continue
     raise AssertionError("vLLM has no module of batch-invariant products")
 

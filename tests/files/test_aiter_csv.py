@@ -20,7 +20,7 @@ from genkern.gemm.records import Check
 from genkern.kernels.contract.sum_order import like
 from genkern.ops.op import gb_per_s, op_names
 from genkern.result.result import Proof, Result
-from genkern.timing.libraries import AsmKernel, KeptAlgorithm
+from genkern.timing.libraries import AsmKernel, StoredAlgorithm
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "aiter"
 CONFIG = Config("tiled", 64, 64, 128, 4, 5, 4, 2, waves_per_eu=0, matrix_instr_nonkdim=16, kpack=2)
@@ -39,7 +39,7 @@ BF16 = Result(
     device="AMD Instinct MI355X",
     check=Proof.of(CHECK),
 )
-ALGORITHM = KeptAlgorithm(131000, bytes(range(64))).name
+ALGORITHM = StoredAlgorithm(131000, bytes(range(64))).name
 FP8 = dataclasses.replace(
     BF16, problem=GemmProblem(1, 1280, 8192, "a8w8", "fp8e4m3fn", "fp8e4m3fn", own=ROWWISE), check=None, duration_us=4.0
 )
@@ -261,7 +261,7 @@ def test_times_of_a_shared_gpu_say_so(tmp_path: Path) -> None:
 def test_a_solution_that_won_is_aiters_to_call(choice: str, libtype: str, solidx: int, tmp_path: Path) -> None:
     """By AITER's own libtype and solidx; to genkern the row stays its own, with config, choice and algorithm."""
     path = tmp_path / "tuned.csv"
-    kept = KeptAlgorithm(100202, (1234).to_bytes(4, "little") + bytes(20), "hipblaslt")
+    kept = StoredAlgorithm(100202, (1234).to_bytes(4, "little") + bytes(20), "hipblaslt")
     won = dataclasses.replace(BF16, choice=choice, vendor=kept.name, vendor_us=5.0, torch_us=6.0)
     write_results(path, [won], 256)
     (said,) = pd.read_csv(path).to_dict("records")

@@ -9,7 +9,7 @@ import pytest
 
 from genkern.errors import InputError
 from genkern.files.aiter_columns import rowwise
-from genkern.files.format_in_names import SaidFormat, said_by_kernel, said_by_name
+from genkern.files.format_in_names import StatedFormat, format_in_file_name, format_in_kernel_name
 from genkern.files.sizes import GemmDefaults, SizeList, read_sizes
 from genkern.ops.fields import NoFields, word
 from genkern.ops.op import get_op
@@ -40,21 +40,21 @@ def refusal(tmp_path: Path, text: str, name: str, **said: object) -> str:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("a8w8_blockscale_untuned_gemm_ds_v3.csv", SaidFormat("a8w8", blockscale=True)),
-        ("dsv4_a8w8_blockscale_bpreshuffle_tuned_gemm.csv", SaidFormat("a8w8", blockscale=True, shuffled=True)),
-        ("a8w8_bpreshuffle_tuned_gemm_qwen3_5_397b_a17b_mxfp4_attnfp8.csv", SaidFormat("a8w8", shuffled=True)),
-        ("bf16_tuned_gemm.csv", SaidFormat()),
-        ("qwen3-32b_tp2.yaml", SaidFormat()),
-        ("a16w16_and_a8w8.yaml", SaidFormat()),
-        ("a8w8.yaml", SaidFormat("a8w8")),
-        ("schema8w8.yaml", SaidFormat()),
-        ("llama_w4a8.yaml", SaidFormat("a8w4")),
-        ("w8a8_fp8_blockwise.yaml", SaidFormat("a8w8", blockscale=True)),
+        ("a8w8_blockscale_untuned_gemm_ds_v3.csv", StatedFormat("a8w8", blockscale=True)),
+        ("dsv4_a8w8_blockscale_bpreshuffle_tuned_gemm.csv", StatedFormat("a8w8", blockscale=True, shuffled=True)),
+        ("a8w8_bpreshuffle_tuned_gemm_qwen3_5_397b_a17b_mxfp4_attnfp8.csv", StatedFormat("a8w8", shuffled=True)),
+        ("bf16_tuned_gemm.csv", StatedFormat()),
+        ("qwen3-32b_tp2.yaml", StatedFormat()),
+        ("a16w16_and_a8w8.yaml", StatedFormat()),
+        ("a8w8.yaml", StatedFormat("a8w8")),
+        ("schema8w8.yaml", StatedFormat()),
+        ("llama_w4a8.yaml", StatedFormat("a8w4")),
+        ("w8a8_fp8_blockwise.yaml", StatedFormat("a8w8", blockscale=True)),
     ],
 )
-def test_names_of_files(name: str, said: SaidFormat) -> None:
+def test_names_of_files(name: str, said: StatedFormat) -> None:
     """AITER's own names; that of a model in them says nothing."""
-    assert said_by_name(name) == said
+    assert format_in_file_name(name) == said
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_names_of_files(name: str, said: SaidFormat) -> None:
 )
 def test_names_of_kernels(name: str, said: str) -> None:
     """AITER's own, as its tuned tables have them; `bf16` stands for the types of the row."""
-    assert said_by_kernel(name).special
-    assert said_by_kernel(name).op_name("bf16") == said
+    assert format_in_kernel_name(name).special
+    assert format_in_kernel_name(name).op_name("bf16") == said
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_names_of_kernels(name: str, said: str) -> None:
 )
 def test_kernels_of_plain_formats(name: str) -> None:
     """They say nothing: their rows' types do."""
-    assert not said_by_kernel(name).special
+    assert not format_in_kernel_name(name).special
 
 
 @pytest.mark.parametrize(

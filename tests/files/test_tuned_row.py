@@ -17,9 +17,9 @@ from genkern.gemm.config import Config
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
 from genkern.result.result import Result
-from genkern.timing.libraries import KeptAlgorithm
+from genkern.timing.libraries import StoredAlgorithm
 
-ALGORITHM = KeptAlgorithm(131000, bytes(range(64))).name
+ALGORITHM = StoredAlgorithm(131000, bytes(range(64))).name
 PLAIN = Result(
     GemmProblem(64, 1280, 8192),
     Config("tiled", 64, 64, 32),

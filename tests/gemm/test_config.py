@@ -63,7 +63,7 @@ def test_every_parameter_is_in_the_name(config: Config, change: tuple[str, int |
     changed = dataclasses.replace(config, **{parameter: value})  # type: ignore[arg-type]
     assert (changed.name == config.name) == (value == getattr(config, parameter))
     assert getattr(changed, parameter) == value
-    assert changed == config.having(**{parameter: value})
+    assert changed == config.with_values(**{parameter: value})
 
 
 @given(CONFIGS)
@@ -241,7 +241,7 @@ def test_what_a_config_has() -> None:
     assert (config.cluster_k, config.swapped, config.realigned, config.cluster, config.kpack) == (2, 1, 0, "1x1", 0)
     assert config.others == (("cluster_k", 2), ("swapped", 1))
     assert config == Config("warp_specialized", 64, 64, 64, others=config.others, reduce="usual")
-    assert config.having(swapped=0, cluster_k=1).others == ()
+    assert config.with_values(swapped=0, cluster_k=1).others == ()
     with pytest.raises(AttributeError, match="no parameter 'prefetch'"):
         _ = config.prefetch
 

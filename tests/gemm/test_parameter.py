@@ -73,11 +73,11 @@ def test_one_more_parameter(own: Vocabulary) -> None:
     own.declare(PREFETCH)
     assert before.prefetch == 0
     assert Config.parse(before.name) == before
-    config = before.having(prefetch=3)
+    config = before.with_values(prefetch=3)
     assert config.name == "tiled_BM64_BN64_BK64_GM1_SK1_nW4_nS2_swapped_pf3_EU0_mfma0_kP2_schednone"
     assert Config.parse(config.name) == config
     assert config.others == (("swapped", 1), ("prefetch", 3), ("kpack", 2))
-    assert config.having(prefetch=0) == before
+    assert config.with_values(prefetch=0) == before
     # The same again changes nothing, and a family may have fewer of its values.
     own.declare(PREFETCH)
     own.declare(PREFETCH.of(0, 1))

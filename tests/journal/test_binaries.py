@@ -6,7 +6,7 @@ from pathlib import Path
 
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Measurement, Outcome, Resources
-from genkern.journal.binaries import MadeBinary
+from genkern.journal.binaries import JournalBinary
 from genkern.journal.facts import read_journal
 from genkern.journal.journal import Journal
 
@@ -21,9 +21,9 @@ def _journal(path: Path) -> Journal:
 def test_binaries_come_back(tmp_path: Path) -> None:
     known = Binary("ab" * 32, "/nowhere", "k", Resources(registers=168, spills=0, shared_bytes=4096), 0.25)
     unknown = Binary("cd" * 32, "/nowhere", "k", Resources())
-    made = {NAME: MadeBinary.of(known), NAME.replace("nS3", "nS4"): MadeBinary.of(unknown)}
+    made = {NAME: JournalBinary.of(known), NAME.replace("nS3", "nS4"): JournalBinary.of(unknown)}
     with_both = _journal(tmp_path / "journal")
-    with_both.made(PROBLEM, made)
+    with_both.add_binaries(PROBLEM, made)
     with_both.close()
     assert read_journal(tmp_path / "journal").of(PROBLEM).made == made
     assert made[NAME].key == "ab" * 8
@@ -34,7 +34,7 @@ def test_how_long_a_measurement_took_comes_back(tmp_path: Path) -> None:
     journal = _journal(tmp_path / "journal")
     took = Measurement(NAME, Outcome.MEASURED, "cudagraph", duration_us=5.0, samples_us=(5.0,), took_ms=1.25)
     unsaid = Measurement(NAME.replace("nS3", "nS4"), Outcome.MEASURED, "cudagraph", duration_us=6.0, samples_us=(6.0,))
-    journal.screened(PROBLEM, took)
-    journal.screened(PROBLEM, unsaid)
+    journal.add_screened(PROBLEM, took)
+    journal.add_screened(PROBLEM, unsaid)
     journal.close()
     assert set(read_journal(tmp_path / "journal").of(PROBLEM).screened.values()) == {took, unsaid}

@@ -16,7 +16,7 @@ from genkern.cli.status import RunStatus, State, status_lines
 from genkern.errors import ResultsError
 from genkern.journal.facts import ProblemFacts, read_ends, read_journal
 from genkern.journal.header import UnusableJournal
-from genkern.journal.journal_line import behind, checksums, entry_of, journal_line
+from genkern.journal.journal_line import chained_line, checksums, entry_of, journal_line
 from genkern.result.journal_values import values_of
 
 
@@ -48,7 +48,7 @@ def test_a_parameter_of_ones_own_is_no_damage(tmp_path: Path) -> None:
     filled(path)
     with path.open("ab") as file:
         won = journal_line("won", {**values_of(WINNER), "config": f"{WINNER.config.name}_ahead3"}, 0)
-        file.write(behind(won[:-1], checksums(path.read_bytes().splitlines()[-1])[1]) + b"\n")
+        file.write(chained_line(won[:-1], checksums(path.read_bytes().splitlines()[-1])[1]) + b"\n")
     with pytest.raises(UnusableJournal, match=r"_ahead3'.*GENKERN_FAMILY_FILES") as caught:
         read_ends(path)
     assert "damaged" not in str(caught.value)
@@ -101,7 +101,7 @@ def written(path: Path, entries: Sequence[Mapping[str, Any]], values: Sequence[A
     """The journal with these values, each line where it stands."""
     lines, checksum = [], 0
     for entry, value in zip(entries, values, strict=True):
-        line = behind(journal_line(entry["fact"], value, entry.get("problem"))[:-1], checksum)
+        line = chained_line(journal_line(entry["fact"], value, entry.get("problem"))[:-1], checksum)
         _, checksum = checksums(line)
         lines.append(line + b"\n")
     path.write_bytes(b"".join(lines))
@@ -121,16 +121,16 @@ def test_what_is_of_other_code_now_is_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "j"
     journal = opened(path)
     for problem in (PROBLEM, OTHER):
-        journal.screened(problem, SCREENED, "0123456789abcdef")
-        journal.screened(problem, CRASHED, "fedcba9876543210")
-        journal.retimed(problem, FINALS)
-        journal.checked(problem, CHECK)
-    journal.won(WINNER)
+        journal.add_screened(problem, SCREENED, "0123456789abcdef")
+        journal.add_screened(problem, CRASHED, "fedcba9876543210")
+        journal.add_retimed(problem, FINALS)
+        journal.add_check(problem, CHECK)
+    journal.add_winner(WINNER)
     assert journal.of(PROBLEM).configs == [NAME, CRASHED.config]
-    journal.outdated(PROBLEM, [CRASHED.config])
+    journal.add_outdated(PROBLEM, [CRASHED.config])
     assert (journal.of(PROBLEM).winner, journal.of(PROBLEM).finals) == (WINNER, FINALS)
     assert (journal.of(PROBLEM).screened, journal.of(PROBLEM).codes) == ({NAME: SCREENED}, {NAME: "0123456789abcdef"})
-    journal.outdated(OTHER, [NAME])
+    journal.add_outdated(OTHER, [NAME])
     journal.close()
     other = ProblemFacts(screened={CRASHED.config: CRASHED}, codes={CRASHED.config: "fedcba9876543210"})
     assert journal.of(OTHER) == other

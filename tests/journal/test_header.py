@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from genkern.journal.header import header_of_today, made_otherwise
+from genkern.journal.header import header_of_today, origin_differences
 
 WIDE, NARROW = {"name": "wide", "digest": "1"}, {"name": "narrow", "digest": "2"}
 HEADER: dict[str, Any] = {
@@ -37,7 +37,7 @@ HEADER: dict[str, Any] = {
 )
 def test_only_what_makes_another_result_is_said(changes: dict[str, Any], said: list[str]) -> None:
     """Space, tolerance, Triton, inputs and budget; not what was asked of the run besides, nor spaces of other ops."""
-    assert made_otherwise(HEADER, {**HEADER, **changes}) == said
+    assert origin_differences(HEADER, {**HEADER, **changes}) == said
 
 
 @pytest.mark.parametrize(
@@ -63,5 +63,5 @@ def test_a_header_says_how_was_searched(before: dict[str, Any], said: str) -> No
 @pytest.mark.parametrize("asked", ["none", "winner", "all"])
 def test_a_run_without_checks_is_none_with_them(was: str, asked: str) -> None:
     """More finalists checked make no other winner; a winner that nobody checked is not what is asked for."""
-    said = made_otherwise({**HEADER, "checks": was}, {**HEADER, "checks": asked})
+    said = origin_differences({**HEADER, "checks": was}, {**HEADER, "checks": asked})
     assert said == (["winners were not checked"] if was == "none" != asked else [])

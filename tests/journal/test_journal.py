@@ -24,7 +24,7 @@ from genkern.gemm.records import NOT_CHECKED, Check, Measurement, Outcome, Unfit
 from genkern.journal.facts import Begun, Compiled, Ended, Start, read_journal
 from genkern.journal.header import SCHEMA, UnusableJournal
 from genkern.journal.journal import Journal
-from genkern.journal.journal_line import behind, checksums, journal_line
+from genkern.journal.journal_line import chained_line, checksums, journal_line
 from genkern.result.result import Proof, Result
 
 HEADER = {"triton": "3.7.0", "device": "NVIDIA H200", "budget": {"final_rounds": 60}}
@@ -82,21 +82,21 @@ def filled(path: Path) -> Journal:
     """A journal with every kind of fact, closed."""
     journal = opened(path)
     journal.started(START)
-    journal.began(PROBLEM, Begun(672, 1, 1.5))
-    journal.unfit(PROBLEM, ["tiled_BM3", "tiled_BM4"], HANGING)
-    journal.compiled(PROBLEM, Compiled(8, 1, 4))
-    journal.screened(PROBLEM, SCREENED)
-    journal.screened(PROBLEM, CRASHED)
-    journal.screened(PROBLEM, replace(CRASHED, config="innocent"))
-    journal.retracted(PROBLEM, ["innocent", "unknown"])
-    journal.retimed(PROBLEM, FINALS)
-    journal.confirmed(PROBLEM, FINALS[:1])
-    journal.checked(PROBLEM, CHECK)
-    journal.checked(PROBLEM, LOST)
-    journal.won(WINNER)
-    journal.ended(PROBLEM, Ended({Outcome.MEASURED: 670, Outcome.CRASHED: 2}, ""))
-    journal.screened(OTHER, SCREENED, "0123456789abcdef")
-    journal.unfit(OTHER, ["tiled_BM3", "tiled_BM4"], HANGING, "fedcba9876543210")
+    journal.add_begun(PROBLEM, Begun(672, 1, 1.5))
+    journal.add_unfit(PROBLEM, ["tiled_BM3", "tiled_BM4"], HANGING)
+    journal.add_compiled(PROBLEM, Compiled(8, 1, 4))
+    journal.add_screened(PROBLEM, SCREENED)
+    journal.add_screened(PROBLEM, CRASHED)
+    journal.add_screened(PROBLEM, replace(CRASHED, config="innocent"))
+    journal.add_retraction(PROBLEM, ["innocent", "unknown"])
+    journal.add_retimed(PROBLEM, FINALS)
+    journal.add_confirmed(PROBLEM, FINALS[:1])
+    journal.add_check(PROBLEM, CHECK)
+    journal.add_check(PROBLEM, LOST)
+    journal.add_winner(WINNER)
+    journal.add_end(PROBLEM, Ended({Outcome.MEASURED: 670, Outcome.CRASHED: 2}, ""))
+    journal.add_screened(OTHER, SCREENED, "0123456789abcdef")
+    journal.add_unfit(OTHER, ["tiled_BM3", "tiled_BM4"], HANGING, "fedcba9876543210")
     journal.close()
     return journal
 
@@ -129,7 +129,7 @@ def test_a_winner_without_intervals_survives(tmp_path: Path) -> None:
     """Predicted times have none, and an unchecked winner has no check."""
     winner = replace(WINNER, interval_us=None, vendor_interval_us=None, vendor_us=None, check=None, choice="config")
     journal = opened(tmp_path / "j")
-    journal.won(winner)
+    journal.add_winner(winner)
     journal.close()
     assert opened(tmp_path / "j").of(PROBLEM).winner == winner
 
@@ -143,7 +143,7 @@ def test_a_cut_anywhere_loses_the_last_fact_at_most(tmp_path: Path) -> None:
     for length in range(0, len(data), 7):
         cut.write_bytes(data[:length])
         journal = opened(cut)
-        journal.screened(OTHER, CRASHED)
+        journal.add_screened(OTHER, CRASHED)
         journal.close()
         whole = data[: data[:length].rfind(b"\n") + 1]
         assert cut.read_bytes().startswith(whole)
@@ -184,7 +184,7 @@ def test_damage_is_refused_with_its_place(tmp_path: Path, line: bytes) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     with contextlib.suppress(ValueError):
         # In its place, so that it is refused for what it says.
-        line = behind(line[:-1], checksums(lines[2][:-1])[1]) + b"\n" if checksums(line[:-1])[1] != 1 else line
+        line = chained_line(line[:-1], checksums(lines[2][:-1])[1]) + b"\n" if checksums(line[:-1])[1] != 1 else line
     path.write_bytes(b"".join([*lines[:3], line, *lines[3:]]))
     with pytest.raises(UnusableJournal, match=r"j, line 4: damaged; .*--all") as caught:
         opened(path)
@@ -326,7 +326,7 @@ def test_a_disk_that_is_full_is_said(tmp_path: Path) -> None:
     journal = opened(tmp_path / "j")
     with no_more_room(tmp_path / "j"):
         with pytest.raises(OutputError, match=os.strerror(errno.EFBIG)):
-            journal.began(PROBLEM, Begun(672, 1, 1.5))
+            journal.add_begun(PROBLEM, Begun(672, 1, 1.5))
         journal.close()
 
 
@@ -337,7 +337,7 @@ def test_a_disk_that_fills_while_facts_wait_is_said(tmp_path: Path, monkeypatch:
 
     def go_on() -> None:
         for _ in range(500):
-            journal.screened(PROBLEM, SCREENED)
+            journal.add_screened(PROBLEM, SCREENED)
             time.sleep(0.01)
 
     with no_more_room(tmp_path / "j"):
@@ -351,10 +351,10 @@ def test_a_winner_is_on_the_disk_before_it_is_reported(tmp_path: Path, monkeypat
     journal, path = opened(tmp_path / "j"), tmp_path / "j"
     synced_bytes: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced_bytes.append(os.fstat(descriptor).st_size))
-    journal.screened(PROBLEM, SCREENED)
+    journal.add_screened(PROBLEM, SCREENED)
     journal.flush()
     assert synced_bytes == []
-    journal.won(WINNER)
+    journal.add_winner(WINNER)
     assert synced_bytes == [path.stat().st_size]
     assert read_journal(path).of(PROBLEM).winner == WINNER
     journal.close()
@@ -364,15 +364,15 @@ def test_facts_wait_no_longer_than_a_moment(tmp_path: Path, monkeypatch: pytest.
     """A killed run loses the last moment's measurements, though none comes after them; a closed one loses nothing."""
     monkeypatch.setattr("genkern.journal.journal.BATCH_S", 0.05)
     journal = opened(tmp_path / "j")
-    journal.screened(PROBLEM, SCREENED)
-    journal.unfit(PROBLEM, ["tiled_BM3"], HANGING)
+    journal.add_screened(PROBLEM, SCREENED)
+    journal.add_unfit(PROBLEM, ["tiled_BM3"], HANGING)
     deadline_s = time.monotonic() + 5
     while not (facts := read_journal(tmp_path / "j").of(PROBLEM)).screened:
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
     assert (facts.screened, facts.unfit) == ({NAME: SCREENED}, {"tiled_BM3": HANGING})
     monkeypatch.setattr("genkern.journal.journal.BATCH_S", 1e6)
-    journal.screened(OTHER, SCREENED)
+    journal.add_screened(OTHER, SCREENED)
     assert not read_journal(tmp_path / "j").of(OTHER).screened
     journal.close()
     assert read_journal(tmp_path / "j").of(OTHER).screened == {NAME: SCREENED}
@@ -388,11 +388,11 @@ def test_a_candidate_costs_few_bytes(tmp_path: Path) -> None:
     ]
     draw = random.Random(3)
     journal = opened(tmp_path / "j")
-    journal.began(PROBLEM, Begun(len(names), 0, 1.5))
+    journal.add_begun(PROBLEM, Begun(len(names), 0, 1.5))
     before = journal.path.stat().st_size
     for name in names:
         us = float(f"{draw.lognormvariate(3, 1):.5g}")
-        journal.screened(PROBLEM, Measurement(name, Outcome.MEASURED, "cudagraph", "screen", us, (us,)))
+        journal.add_screened(PROBLEM, Measurement(name, Outcome.MEASURED, "cudagraph", "screen", us, (us,)))
     journal.close()
     assert len(names) == 1536
     assert (journal.path.stat().st_size - before) / len(names) < 7
@@ -413,7 +413,7 @@ def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
 
     def write(number: int) -> None:
         for i in range(100):
-            journal.screened(PROBLEM, replace(SCREENED, config=f"c{number}_{i}", message="x" * 500))
+            journal.add_screened(PROBLEM, replace(SCREENED, config=f"c{number}_{i}", message="x" * 500))
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
     for thread in threads:

@@ -10,22 +10,22 @@ from test_journal import CHECK, CRASHED, FINALS, HANGING, OTHER, PROBLEM, SCREEN
 from genkern.gemm.records import Outcome
 from genkern.journal.copy import JournalCopy
 from genkern.journal.facts import Begun, Compiled, Ended
-from genkern.journal.journal import BATCH_FACTS, Facts
+from genkern.journal.journal import BATCH_FACTS, FactWriter
 
 
-def fill(journal: Facts) -> None:
+def fill(journal: FactWriter) -> None:
     """Every kind of fact that a tuner has to tell."""
-    journal.began(PROBLEM, Begun(672, 1, 1.5))
-    journal.unfit(PROBLEM, ["hanging"], HANGING)
-    journal.compiled(PROBLEM, Compiled(8, 1, 4))
+    journal.add_begun(PROBLEM, Begun(672, 1, 1.5))
+    journal.add_unfit(PROBLEM, ["hanging"], HANGING)
+    journal.add_compiled(PROBLEM, Compiled(8, 1, 4))
     for name in ("", "innocent"):
-        journal.screened(PROBLEM, replace(CRASHED, config=name or CRASHED.config))
-    journal.screened(PROBLEM, SCREENED)
-    journal.retracted(PROBLEM, ["innocent"])
-    journal.retimed(PROBLEM, FINALS)
-    journal.checked(PROBLEM, CHECK)
-    journal.won(WINNER)
-    journal.ended(PROBLEM, Ended({Outcome.MEASURED: 670, Outcome.CRASHED: 2}, ""))
+        journal.add_screened(PROBLEM, replace(CRASHED, config=name or CRASHED.config))
+    journal.add_screened(PROBLEM, SCREENED)
+    journal.add_retraction(PROBLEM, ["innocent"])
+    journal.add_retimed(PROBLEM, FINALS)
+    journal.add_check(PROBLEM, CHECK)
+    journal.add_winner(WINNER)
+    journal.add_end(PROBLEM, Ended({Outcome.MEASURED: 670, Outcome.CRASHED: 2}, ""))
 
 
 def test_a_copy_says_what_the_journal_would_have_written(tmp_path: Path) -> None:
@@ -49,9 +49,9 @@ def test_little_is_kept_back(tmp_path: Path) -> None:
     sent: list[tuple[int, bool]] = []
     copy = JournalCopy(journal, lambda lines, decides: sent.append((lines.count(b"\n"), decides)))
     for number in range(2 * BATCH_FACTS + 1):
-        copy.screened(PROBLEM, replace(SCREENED, config=f"config_{number}"))
+        copy.add_screened(PROBLEM, replace(SCREENED, config=f"config_{number}"))
     assert sent == [(1, False)] * 2
-    copy.won(WINNER)
+    copy.add_winner(WINNER)
     assert sent[2:] == [(1, False), (1, True)]
     copy.flush()
     assert len(sent) == 4
@@ -61,7 +61,7 @@ def test_a_copy_learns_what_others_wrote(tmp_path: Path) -> None:
     """Lines of another process make it know the same, and what it knew of other problems stays."""
     journal = opened(tmp_path / "journal")
     journal.started(START)
-    journal.screened(OTHER, SCREENED)
+    journal.add_screened(OTHER, SCREENED)
     journal.flush()
     lines: list[bytes] = []
     first = JournalCopy(journal, lambda data, decides: lines.append(data))

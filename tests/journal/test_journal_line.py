@@ -113,7 +113,7 @@ def test_a_journal_of_before_goes_on_as_it_is(tmp_path: Path) -> None:
     lines = [journal_line("header", {"schema": SCHEMA, **HEADER}), journal_line("problem", asdict(PROBLEM))]
     path.write_bytes(b"".join([*lines, journal_line("began", vars(Begun(672, 1, 1.5)), 0)]))
     journal = opened(path)
-    journal.won(WINNER)
+    journal.add_winner(WINNER)
     journal.close()
     assert b'"after":' not in path.read_bytes()
     assert read_journal(path).of(PROBLEM).winner == WINNER

@@ -19,15 +19,15 @@ from genkern.kernels import catalogue
 from genkern.kernels.catalogue import (
     CUTE,
     FAMILIES,
+    all_traits_of,
     block_problem,
-    form_of,
-    formed,
-    forms_of,
     k_shares,
     language_of,
     numbers_of,
     parameters_of,
     sides,
+    traits_for,
+    traits_of,
     values_problem,
     warps_problem,
 )
@@ -35,7 +35,7 @@ from genkern.kernels.contract.call import Call
 from genkern.kernels.contract.expression import name
 from genkern.kernels.contract.family import Choice, Family
 from genkern.kernels.contract.product import Product
-from genkern.kernels.contract.traits import Form
+from genkern.kernels.contract.traits import KernelTraits
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal
@@ -52,7 +52,7 @@ def test_names() -> None:
     """The table finds each family under its own name, and no two forms have one."""
     assert all(name == family.name for name, family in FAMILIES.items())
     assert len(FAMILIES) == 9
-    assert len(FORMS) == sum(len(forms_of(family)) for family in FAMILIES)
+    assert len(FORMS) == sum(len(all_traits_of(family)) for family in FAMILIES)
 
 
 def test_forms_with_rings() -> None:
@@ -69,18 +69,18 @@ def test_a_config_says_its_form() -> None:
         family, others = PLACES[stem]
         config = made(stem, 64, 64, 64)
         assert (config.family, config.others) == (family, others)
-        assert form_of(config) is formed(family, others) is forms_of(family)[others]
-        assert form_of(Config.parse(config.name)).stem == stem
-        assert form_of(config.having(GROUP_SIZE_M=4, num_stages=3)) is form_of(config)
+        assert traits_of(config) is traits_for(family, others) is all_traits_of(family)[others]
+        assert traits_of(Config.parse(config.name)).stem == stem
+        assert traits_of(config.with_values(GROUP_SIZE_M=4, num_stages=3)) is traits_of(config)
         assert (language_of(config) == "cute") == (stem in CUTE_FORMS) == (family in CUTE)
 
 
 def test_what_changes_no_text_changes_no_form() -> None:
     """AMD's options, the order for XCDs and the cache's modifier are of one text each, or of the kernel's variant."""
     plain = Config("tiled", 64, 64, 64)
-    changed = plain.having(waves_per_eu=2, kpack=2, xcd_remap=1, cache_modifier=".cg")
+    changed = plain.with_values(waves_per_eu=2, kpack=2, xcd_remap=1, cache_modifier=".cg")
     assert changed.others != plain.others
-    assert form_of(changed) is form_of(plain)
+    assert traits_of(changed) is traits_of(plain)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_values_that_a_family_has(config: Config, message: str) -> None:
 def test_what_has_no_form_has_no_facts() -> None:
     """Those who ask for them hear why, with the config's name."""
     with pytest.raises(InputError, match=r"gemv_BM1_BN16_BK64_GM1_SK1_nW4_nS2_swapped: .* swapped"):
-        form_of(Config("gemv", 1, 16, 64, swapped=1))
+        traits_of(Config("gemv", 1, 16, 64, swapped=1))
 
 
 def test_parameters_of_families() -> None:
@@ -129,7 +129,7 @@ def test_parameters_of_families() -> None:
     assert parameters_of("tiled")["reduce"].values == ("usual", "semaphore")
     assert parameters_of("tiled_tma")["reduce"].values == ("usual", "kernel")
     assert "kpack" not in parameters_of("tiled_tma")
-    assert all("kpack" in parameters_of(PLACES[stem][0]) for stem, form in FORMS.items() if not form.needs)
+    assert all("kpack" in parameters_of(PLACES[stem][0]) for stem, traits in FORMS.items() if not traits.needs)
 
 
 def test_numbers_of_configs() -> None:
@@ -215,7 +215,7 @@ def test_warps(language: str, bad: tuple[int, ...]) -> None:
 REGISTERS = Parameter("most_registers", "mR", (0, 64, 128), "registers that a thread may have", 0)
 
 
-def _capped(base: Form, stem: str) -> Form:
+def _capped(base: KernelTraits, stem: str) -> KernelTraits:
     def call(product: Product, variant: Variant) -> Call:
         made = base.call(product, variant)
         options = (*made.kernels[0].options, ("maxnreg", name(REGISTERS.name)))
@@ -227,7 +227,7 @@ def _capped(base: Form, stem: str) -> Form:
 _FORMS = (_capped(FORMS["tiled"], "tiled_capped"), _capped(FORMS["tiled_swapped"], "tiled_capped_swapped"))
 
 
-def _form(choice: Choice) -> Form | str:
+def _form(choice: Choice) -> KernelTraits | str:
     return _FORMS[int(choice["swapped"])]
 
 
@@ -250,10 +250,10 @@ def test_a_family_from_outside_has_a_parameter_of_its_own(outside: str, tmp_path
     assert [Config.parse(config.name) for config in (plain, capped)] == [plain, capped]
     assert capped.most_registers == 128
     assert plain.most_registers == Config("tiled", 64, 64, 64).most_registers == 0
-    assert form_of(plain) is form_of(capped)
-    assert [form.stem for form in forms_of(outside).values()] == ["tiled_capped", "tiled_capped_swapped"]
+    assert traits_of(plain) is traits_of(capped)
+    assert [traits.stem for traits in all_traits_of(outside).values()] == ["tiled_capped", "tiled_capped_swapped"]
     assert list(parameters_of(outside))[-2:] == ["swapped", "most_registers"]
-    assert values_problem(capped.having(most_registers=65)) == "most_registers 65 is not one of 0, 64, 128"
+    assert values_problem(capped.with_values(most_registers=65)) == "most_registers 65 is not one of 0, 64, 128"
     assert values_problem(Config("tiled", 64, 64, 64, most_registers=64)) == "tiled has no parameter most_registers"
 
     file = tmp_path / "capped.yaml"
@@ -273,10 +273,10 @@ def test_a_family_from_outside_has_a_parameter_of_its_own(outside: str, tmp_path
 def test_a_family_may_be_made_anew(outside: str) -> None:
     """What was known of its forms is forgotten."""
     config = Config(outside, 64, 64, 64)
-    assert form_of(config).stem == outside
-    catalogue.add(replace(FAMILIES[outside], form=replace(form_of(config), stem="another"), parameters=()))
-    assert form_of(config).stem == "another"
-    assert values_problem(config.having(most_registers=64)) == f"{outside} has no parameter most_registers"
+    assert traits_of(config).stem == outside
+    catalogue.add(replace(FAMILIES[outside], traits=replace(traits_of(config), stem="another"), parameters=()))
+    assert traits_of(config).stem == "another"
+    assert values_problem(config.with_values(most_registers=64)) == f"{outside} has no parameter most_registers"
 
 
 @pytest.mark.parametrize(

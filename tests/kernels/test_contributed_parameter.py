@@ -127,7 +127,7 @@ def family(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_kernels_are_given_it(family: str, tmp_path: Path) -> None:
     """A number or a word as a constant, a number that is set at run time as an argument; also at neutral values."""
     plain = Config(family, 1, 16, 64)
-    configs = [plain, plain.having(unroll=4), plain.having(walk="columns"), plain.having(chunk=2)]
+    configs = [plain, plain.with_values(unroll=4), plain.with_values(walk="columns"), plain.with_values(chunk=2)]
     gpu, op = gpu_for_arch("sm_90"), get_op("a16w16")
     module = generate(PROBLEM, configs, "sm_90", gpu)
     said = [kernel_specs(PROBLEM, each, op, module.source_sha256, "sm_90")[0] for each in configs]

@@ -14,7 +14,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
 from genkern.kernels import catalogue
 from genkern.kernels.catalogue import FAMILIES
-from genkern.kernels.contract.cost import EDGES, SWAPPED_EDGES, Cost, Turn
+from genkern.kernels.contract.cost import EDGES, SWAPPED_EDGES, Cost, TileWave
 from genkern.kernels.contract.family import Family
 from genkern.kernels.contract.product import product_of
 from genkern.kernels.specs import call_of
@@ -25,10 +25,10 @@ H200, B200 = gpu_for_arch("sm_90"), gpu_for_arch("sm_100")
 RESOURCES = Resources(registers=64, shared_bytes=32_768)
 
 
-def turn_of(stem: str) -> Turn:
-    turn = FORMS[stem].cost.turn
-    assert turn is not None
-    return turn
+def turn_of(stem: str) -> TileWave:
+    tile_wave = FORMS[stem].cost.tile_wave
+    assert tile_wave is not None
+    return tile_wave
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,10 @@ def turn_of(stem: str) -> Turn:
 )
 def test_programs_that_share_a_tile_halve_the_tiles_along_m(stem: str, expected: tuple[object, ...]) -> None:
     """Of two programs that share a tile a cluster has half as many along M as it has programs there."""
-    turn = turn_of(stem)
-    places = turn.tiles_m, turn.tiles_n, turn.programs_of_tile, turn.programs
-    assert (*places, turn.tma_store, turn.hides_stores, turn.width_step) == expected
-    assert turn.swapped == ("swapped" in stem)
+    tile_wave = turn_of(stem)
+    places = tile_wave.tiles_m, tile_wave.tiles_n, tile_wave.programs_of_tile, tile_wave.programs
+    assert (*places, tile_wave.tma_store, tile_wave.hides_stores, tile_wave.width_step) == expected
+    assert tile_wave.swapped == ("swapped" in stem)
 
 
 def test_the_instructions_rows_lie_along_m_or_n() -> None:
@@ -58,12 +58,12 @@ def test_the_instructions_rows_lie_along_m_or_n() -> None:
 
 def test_all_of_cute_have_a_turn() -> None:
     """Without one they would be kept by every rule, and predicted as programs of one tile each; others have none."""
-    assert {stem for stem, form in FORMS.items() if form.cost.turn} == set(CUTE_FORMS)
+    assert {stem for stem, traits in FORMS.items() if traits.cost.tile_wave} == set(CUTE_FORMS)
     for stem in CUTE_FORMS:
-        turn, form = turn_of(stem), FORMS[stem]
-        assert (turn.tiles_m, turn.tiles_n) == form.cluster
-        assert turn.programs == turn.tiles_m * turn.tiles_n * turn.programs_of_tile
-        assert (turn.tma_store, turn.swapped) == (form.stores_tma, form.swapped)
+        tile_wave, traits = turn_of(stem), FORMS[stem]
+        assert (tile_wave.tiles_m, tile_wave.tiles_n) == traits.cluster
+        assert tile_wave.programs == tile_wave.tiles_m * tile_wave.tiles_n * tile_wave.programs_of_tile
+        assert (tile_wave.tma_store, tile_wave.swapped) == (traits.stores_tma, traits.swapped)
 
 
 def test_units_in_clusters() -> None:
@@ -82,7 +82,7 @@ def test_clusters_at_once() -> None:
     assert turn_of("cute_cooperative_2x4_direct").at_once(4) == 1
 
 
-@pytest.mark.parametrize("stem", [stem for stem, form in FORMS.items() if form.splits_k])
+@pytest.mark.parametrize("stem", [stem for stem, traits in FORMS.items() if traits.splits_k])
 def test_what_adds_up_splits(stem: str) -> None:
     """A kernel behind, where a call has one; else programs that count who has come, of every tile or of the last."""
     problem = GemmProblem(64, 512, 1024 + FORMS[stem].realigned)
@@ -95,10 +95,10 @@ def test_what_adds_up_splits(stem: str) -> None:
 
 def test_edges_of_instructions() -> None:
     """Swapped, a tile of 8 rows is whole; without a matrix instruction there is nothing to pad up to."""
-    for stem, form in FORMS.items():
-        if form.cost.turn is None and form.uses_dot:
-            short = form.swapped or form.reads == "registers"
-            assert form.cost.edges == (SWAPPED_EDGES if short else EDGES), stem
+    for stem, traits in FORMS.items():
+        if traits.cost.tile_wave is None and traits.uses_dot:
+            short = traits.swapped or traits.reads == "registers"
+            assert traits.cost.edges == (SWAPPED_EDGES if short else EDGES), stem
     assert FORMS["skinny"].cost == Cost((1, 1), vector=True, reduces="semaphore")
 
 
@@ -132,7 +132,9 @@ def test_the_predictor_adds_up_what_a_family_says(priced: str) -> None:
     )
     assert behind > waiting
     # Whole waves of clusters, in place of programs of one tile each.
-    turn = turn_of("cute_cooperative")
-    turned = priced_us(priced, Cost(turn=turn), problem, (128, 128, 64))
-    one_more = priced_us(priced, Cost(turn=replace(turn, units=lambda units: units // 2)), problem, (128, 128, 64))
+    tile_wave = turn_of("cute_cooperative")
+    turned = priced_us(priced, Cost(tile_wave=tile_wave), problem, (128, 128, 64))
+    one_more = priced_us(
+        priced, Cost(tile_wave=replace(tile_wave, units=lambda units: units // 2)), problem, (128, 128, 64)
+    )
     assert one_more > 1.5 * turned

@@ -47,8 +47,8 @@ rules: []
 @pytest.fixture
 def varying() -> Iterator[None]:
     """Adds up splits as tiled with a semaphore does, but for the order, which it does not promise."""
-    form = replace(FORMS["tiled_semaphore"], stem="tiled_varying", deterministic=False)
-    catalogue.add(Family("tiled_varying", form))
+    traits = replace(FORMS["tiled_semaphore"], stem="tiled_varying", deterministic=False)
+    catalogue.add(Family("tiled_varying", traits))
     yield
     del FAMILIES["tiled_varying"]
 

@@ -15,7 +15,7 @@ from small_gemms import make_module
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import detect_arch
 from genkern.gemm.problem import ACTIVATIONS, GemmProblem
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.ops.op import get_op
 from genkern.profiling.checking.interpret import module_subject
 from genkern.profiling.checking.verdict import Checking, worst_row_error
@@ -105,7 +105,7 @@ CONFIGS = [
 ]
 # A form that has no config above still has one here, but for skinny_dot, whose weights have fewer bits than A
 # (tests/kernels/test_skinny_dot.py).
-HERE = {*CUTE_FORMS, *(form_of(config).stem for config in CONFIGS), "skinny_dot"}
+HERE = {*CUTE_FORMS, *(traits_of(config).stem for config in CONFIGS), "skinny_dot"}
 CONFIGS += [made(name, 64, 64, 64, 4, 1, 4, 3) for name in FORMS if name not in HERE]
 # Those of which several programs make one tile.
 SHARING = [config for config in CONFIGS if config.SPLIT_K > 1]
@@ -246,7 +246,7 @@ def test_slices_of_larger_matrices(tmp_path: Path, config: Config) -> None:
         pytest.skip(f"not on {arch()}")
     module, operands = on_gpu(tmp_path, problem, config)
     row_major = {"a": problem.row_major_a, "b": problem.row_major_b, "c": True}
-    for extra in (16, 64) if form_of(config).uses_tma else (1, 3, 64):
+    for extra in (16, 64) if traits_of(config).uses_tma else (1, 3, 64):
         sliced = {**operands, **{name: _slice(operands[name], row_major[name], extra) for name in "abc"}}
         module.check([config.name], sliced)
 
@@ -318,7 +318,7 @@ def test_runs_repeat_to_the_bit(tmp_path: Path, config: Config) -> None:
     """A hundred calls on the same operands give the same bits, for every family that is not marked otherwise."""
     import torch
 
-    if not form_of(config).deterministic:
+    if not traits_of(config).deterministic:
         pytest.skip(f"{config.family} adds in the order in which programs arrive")
     problem = fitted(GemmProblem(100, 2112, 8192, dtype_c="fp32", bias=True, activation="gelu"), config)
     if not takes(problem, config, arch()):

@@ -69,7 +69,7 @@ def test_kernels_without_matrix_units_make_full_sums_anyway(config: Config) -> N
 
 def test_a_step_of_the_matrix_units_is_no_longer_than_128() -> None:
     """Of kernels in Triton; a buffer of the others is 128 long. Nowhere else is there a limit."""
-    longer = TILED.having(BLOCK_SIZE_K=256)
+    longer = TILED.with_values(BLOCK_SIZE_K=256)
     assert "BLOCK_SIZE_K is above 128" in legal(FULL, longer, SM_90)
     assert not legal(as_fast(FULL), longer, SM_90)
     assert not legal(FULL, longer, gpu_for_arch("gfx950"))

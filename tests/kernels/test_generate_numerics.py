@@ -13,7 +13,7 @@ from small_gemms import needs_interpreter, write_module
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import ACTIVATIONS, GemmProblem
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.kernels.generate import generate
 from genkern.kernels.source import load_module
 from genkern.ops.op import get_op
@@ -152,7 +152,7 @@ def _traits(case: tuple[GemmProblem, Config]) -> list[tuple[object, ...]]:
         (config.SPLIT_K > 1, blocks < config.SPLIT_K, blocks % config.SPLIT_K > 0),
         config.xcd_remap,
     )
-    return [(form_of(config).stem, number, trait) for number, trait in enumerate(each)]
+    return [(traits_of(config).stem, number, trait) for number, trait in enumerate(each)]
 
 
 def _steps(case: tuple[GemmProblem, Config]) -> int:

@@ -14,7 +14,7 @@ from small_gemms import specs_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of, sides, together
+from genkern.kernels.catalogue import sides, together, traits_of
 from genkern.kernels.contract.gluon_tile import buffer_bytes, landing_bytes, powers_of
 from genkern.kernels.generate import generate
 from genkern.kernels.source import ast_source, load_module
@@ -38,8 +38,8 @@ COMPILED = [
     Config("warp_specialized", 152, 128, 64, 1, 1, 8, 3, cluster="2x1", swapped=1),
     Config("warp_specialized", 240, 128, 64, 1, 1, 8, 3, cluster="1x2", swapped=1),
 ]
-CLUSTERS = [config for config in COMPILED if form_of(config).cluster_k > 1]
-SIDE_BY_SIDE = [config for config in COMPILED if form_of(config).cluster != (1, 1)]
+CLUSTERS = [config for config in COMPILED if traits_of(config).cluster_k > 1]
+SIDE_BY_SIDE = [config for config in COMPILED if traits_of(config).cluster != (1, 1)]
 Compile = Callable[..., Any]
 
 
@@ -81,8 +81,8 @@ each_compiled = pytest.mark.parametrize("config", spread(COMPILED, 4), ids=lambd
 
 def down_across(config: Config) -> tuple[int, int]:
     """Programs of a cluster with tiles of their own, along the rows of wgmma and along the columns."""
-    along_m, along_n = form_of(config).cluster
-    return (along_n, along_m) if form_of(config).swapped else (along_m, along_n)
+    along_m, along_n = traits_of(config).cluster
+    return (along_n, along_m) if traits_of(config).swapped else (along_m, along_n)
 
 
 def boxes_of(config: Config) -> list[int]:
@@ -99,7 +99,7 @@ def first_boxes(config: Config) -> int:
 
 def ring_bytes(config: Config) -> int:
     """All that a kernel uses by address: buffers, barriers, and room for the sums of other programs."""
-    others = landing_bytes(*sides(config), form_of(config).cluster_k)
+    others = landing_bytes(*sides(config), traits_of(config).cluster_k)
     return config.num_stages * together(config) * buffer_bytes(*sides(config)) + 1024 + others
 
 
@@ -130,7 +130,7 @@ def test_the_ring_lies_first(compiled: Compile, config: Config) -> None:
     first, *others = sorted({places[name] for name in tiles})
     assert first == ring_bytes(config)
     # Each program of a cluster stores its share of the columns.
-    cluster = form_of(config).cluster_k
+    cluster = traits_of(config).cluster_k
     rows, width = sides(config)
     shares = [8 * (width // 8 * (i + 1) // cluster - width // 8 * i // cluster) for i in range(cluster)]
     columns = [64, 64] if config == IN_TURNS else [size for share in shares for size in powers_of(share)]
@@ -178,7 +178,7 @@ def test_weights_are_read_once(compiled: Compile, config: Config) -> None:
     copies = re.findall(r"UTMALDG\.2D(?:\.MULTICAST)? \[\w+\], \[\w+\](?:, UR\d+)?(, desc\[UR\d+\])?;", sass)
     # The first time, and whenever a buffer is free.
     rows, columns = down_across(config)[1] + 1, (len(boxes_of(config)) - 1) * (down_across(config)[0] + 1)
-    weights = rows if form_of(config).swapped else columns
+    weights = rows if traits_of(config).swapped else columns
     assert (len(copies), len([each for each in copies if each])) == (rows + columns, weights)
 
 
@@ -209,7 +209,7 @@ TURNED = [
 def test_turned_operands_come_in_boxes_of_64(compiled: Compile, config: Config, layout: tuple[bool, bool]) -> None:
     """What does not run along K comes in boxes of 64 by 64, is turned by wgmma, and costs no register."""
     kernel, sass = compiled(config, row_major_a=layout[0], row_major_b=layout[1])
-    turned = (layout[1], not layout[0]) if form_of(config).swapped else (not layout[0], layout[1])
+    turned = (layout[1], not layout[0]) if traits_of(config).swapped else (not layout[0], layout[1])
     rows, *columns = boxes_of(config)
     boxes = [64 if turned[0] else rows, *([64] if turned[1] else columns)]
     found = kernel.metadata.tensordesc_meta[: len(boxes)]
@@ -229,7 +229,7 @@ def copies_of(sass: str) -> list[int]:
     return [len(run.split()) for run in runs]
 
 
-@pytest.mark.parametrize("config", drawn([COMPILED[0], CLUSTERS[0]], 1), ids=lambda config: form_of(config).stem)
+@pytest.mark.parametrize("config", drawn([COMPILED[0], CLUSTERS[0]], 1), ids=lambda config: traits_of(config).stem)
 def test_loops_over_threads_are_noticed(compiled: Compile, config: Config) -> None:
     """A thread that is chosen by its number is one that ptxas takes for several."""
     by_number = "{ .reg .b32 lane; mov.u32 lane, %tid.x; and.b32 lane, lane, 31; setp.eq.u32 one, lane, 0; }"
@@ -278,10 +278,10 @@ def test_clusters_meet_once(compiled: Compile, config: Config) -> None:
     assert kernel.asm["ptx"].count("barrier.cluster.") == 4
     # Where they share K, a program sends, 16 bytes of each thread at once, what the others store: of each sum there is
     # one that is kept.
-    sums = sides(config)[0] * sides(config)[1] * (form_of(config).cluster_k - 1)
+    sums = sides(config)[0] * sides(config)[1] * (traits_of(config).cluster_k - 1)
     assert kernel.asm["ptx"].count("st.async") == sums // (128 * config.num_warps)
 
 
 def test_every_family_is_here() -> None:
     """A family in Gluon that is added is compiled too."""
-    assert {form_of(config).stem for config in COMPILED} == set(RINGS)
+    assert {traits_of(config).stem for config in COMPILED} == set(RINGS)

@@ -23,10 +23,10 @@ from genkern.compile.occupancy import fits
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of, sides
+from genkern.kernels.catalogue import sides, traits_of
 from genkern.kernels.contract.gluon_tile import buffer_bytes
 from genkern.kernels.legality import legal
-from genkern.kernels.refusal import said_by_compiler
+from genkern.kernels.refusal import compiler_message
 from genkern.kernels.source import ast_source
 from genkern.space.rules.registry import RULES
 
@@ -247,7 +247,7 @@ def test_persistent_tma_specialized(kernels: Callable[..., Kernels], config: Con
     shared memory counts what Triton allocates, or at most 128 bytes more.
     """
     (kernel,) = kernels("sm_100", problem, config).values()
-    ptx, warps = kernel.asm["ptx"], config.num_warps + form_of(config).helper_warps
+    ptx, warps = kernel.asm["ptx"], config.num_warps + traits_of(config).helper_warps
     assert re.search(r"tcgen05\.mma", ptx)
     assert "cp.async.bulk.tensor.2d" in ptx
     assert "mma.sync" not in ptx
@@ -344,7 +344,7 @@ def test_gluon_refuses_a_tile_larger_than_its_ring(gluon_kernel: Callable[..., A
     assert behind_ring_bytes(llir) == 2 * buffer_bytes(*sides(config)) + 1024
     with pytest.raises(Exception, match="GROUP_SIZE_M") as refused:
         gluon_kernel(replace(problem, dtype_c="fp32"), config)
-    assert "the ring must be the largest allocation" in said_by_compiler(refused.value)
+    assert "the ring must be the largest allocation" in compiler_message(refused.value)
     assert [legal(replace(problem, dtype_c=c), config, None) for c in ("bf16", "fp32")] == ["", RING_SMALLER]
 
 

@@ -18,7 +18,7 @@ from small_gemms import GEMV, WARP_SPECIALIZED, WARP_SPECIALIZED_SPLIT, taking
 
 from genkern.gemm.config import Config, has_amd_options
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.kernels.generate import generate
 
 # What a value depends on: variables that a loop carries round, each with the line of that loop.
@@ -173,7 +173,7 @@ def lost_changes(text: str) -> set[str]:
 def modules() -> list[tuple[GemmProblem, Config]]:
     """One config of each kernel that there is, for NVIDIA; AMD's have the same loops."""
     chosen = {
-        (form_of(config).stem, config.SPLIT_K > 1): config
+        (traits_of(config).stem, config.SPLIT_K > 1): config
         for config in [*taking(PROBLEM), *CLUSTERS]
         if not has_amd_options(config)
     }
@@ -190,7 +190,7 @@ def test_no_bound_is_made_of_what_a_loop_changes(problem: GemmProblem, config: C
 
 def test_every_family_is_here() -> None:
     """A family that is added has its loops looked at too."""
-    assert {form_of(config).stem for _, config in modules()} == set(FORMS) - set(CUTE_FORMS)
+    assert {traits_of(config).stem for _, config in modules()} == set(FORMS) - set(CUTE_FORMS)
 
 
 # What the kernel had begun of the first tile, as a variable that the loop of the loading warp carries round.

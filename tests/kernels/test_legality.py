@@ -20,7 +20,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.kernels import legality
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal, legal_problem, of_single_configs, refusals, require_legal
 from genkern.ops.op import get_op
@@ -228,7 +228,7 @@ def test_shares_may_be_a_function_of_a_single_config() -> None:
     )
     configs = [made("cute_cooperative_direct", 128, 128, 64, 1, splits, 8, 4) for splits in (1, 2, 3, 4, 5)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(legality, "form_of", lambda configs: odd)
+        patch.setattr(legality, "traits_of", lambda configs: odd)
         assert first_reasons(LARGE, configs, H200) == ["", "", "odd", "", "odd"]
         assert [legal(LARGE, config, H200) for config in configs] == ["", "", "odd", "", "odd"]
 
@@ -313,10 +313,10 @@ def test_a_space_without_rules_keeps_what_is_legal() -> None:
         assert pruned.kept == [config for config in every if not legal(size, config, gpu)], (number, size.name)
         assert sum(pruned.illegal.values()) + len(pruned.kept) == len(every)
         for config in every:
-            if not expected(size, form_of(config).stem, arch):
+            if not expected(size, traits_of(config).stem, arch):
                 assert config not in pruned.kept, (size.name, config.name)
                 assert legal_problem(size, config.family, config.others, gpu)
             else:
                 assert not legal_problem(size, config.family, config.others, gpu), (size.name, config.name)
-        kept_forms |= {form_of(config).stem for config in pruned.kept}
-    assert kept_forms >= {stem for stem, form in FORMS.items() if form.reads != "registers"}
+        kept_forms |= {traits_of(config).stem for config in pruned.kept}
+    assert kept_forms >= {stem for stem, traits in FORMS.items() if traits.reads != "registers"}

@@ -9,18 +9,26 @@ import pytest
 from long_tests import drawn
 from small_gemms import taking
 
-from genkern.compile.binary_groups import compiled_of
+from genkern.compile.binary_groups import binary_group
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of, language_of
-from genkern.kernels.contract.argument import Constant, expanded, passed
+from genkern.kernels.catalogue import language_of, traits_of
+from genkern.kernels.contract.argument import Constant, expanded, launch_arguments
 from genkern.kernels.contract.expression import fold
 from genkern.kernels.contract.product import Product, product_of
 from genkern.kernels.legality import legal
 from genkern.kernels.plan import LaunchPlan
-from genkern.kernels.specs import binary_name, call_of, known_of, launch_plan, open_plan, plan_text, run_time_values
+from genkern.kernels.specs import (
+    binary_name,
+    call_of,
+    expression_values,
+    launch_plan,
+    open_plan,
+    plan_text,
+    run_time_values,
+)
 from genkern.ops.op import get_op
 from genkern.space.languages import space_for_libraries
 from genkern.space.prune import prune
@@ -45,12 +53,12 @@ def tried(problem: GemmProblem) -> Iterator[Config]:
     yield from taking(problem)
     kept = prune(space_for_libraries(None, "sm_90", problem.op, {TRITON, CUTE}), problem, H200).kept
     for those in (kept, kept[::-1]):
-        yield from {(form_of(config).stem, config.SPLIT_K > 1): config for config in those}.values()
+        yield from {(traits_of(config).stem, config.SPLIT_K > 1): config for config in those}.values()
 
 
 def whole(problem: GemmProblem, config: Config) -> list[object]:
     """What a plan says when everything of the config is known from the start."""
-    of, known = product(problem), known_of(problem, config)
+    of, known = product(problem), expression_values(problem, config)
     known |= {"XCDS": H200.xcds, "UNITS_PER_XCD": H200.compute_units // H200.xcds}
     call = call_of(of, config)
     for name, value in call.definitions:
@@ -74,7 +82,7 @@ def test_a_plan_that_is_closed_is_the_config_s_own(problem: GemmProblem) -> None
         found = [(launch.grid, launch.arguments) for launch in plan.launches]
         assert [*found, plan.workspace, plan.counters] == whole(problem, config), config.name
         assert not plan.hangs_on.intersection(PARAMETERS.run_time)
-        families.add(form_of(config).stem)
+        families.add(traits_of(config).stem)
     assert len(families) >= 4
 
 
@@ -95,7 +103,7 @@ def test_configs_that_share_binaries_share_a_plan(problem: GemmProblem) -> None:
             assert closed == replace(own, launches=closed.launches)
             for one, other in zip(closed.launches, own.launches, strict=True):
                 assert other.symbol.startswith(f"{one.symbol}_")
-                assert one == replace(other, symbol=one.symbol, arguments=passed(other.arguments))
+                assert one == replace(other, symbol=one.symbol, arguments=launch_arguments(other.arguments))
 
 
 def test_what_is_left_open() -> None:
@@ -105,7 +113,7 @@ def test_what_is_left_open() -> None:
     assert open_plan(product(problem), tiled, H200).hangs_on == {"GROUP_SIZE_M"}
     split = open_plan(product(problem), replace(tiled, SPLIT_K=4), H200)
     assert split.hangs_on == set(PARAMETERS.run_time)
-    assert not any(isinstance(each, Constant) for each in passed(split.launches[0].arguments))
+    assert not any(isinstance(each, Constant) for each in launch_arguments(split.launches[0].arguments))
     persistent = Config("persistent_tma", 64, 64, 64, 4, 1, 4, 3)
     assert launch_plan(product(problem), persistent, H200, any_m=True).hangs_on == {"units", "M"}
 
@@ -116,7 +124,7 @@ def test_plans_of_a_default_space(size: tuple[int, int, int]) -> None:
     problem = GemmProblem(*size)
     kept = prune(space_for_libraries(None, "sm_90", problem.op, {TRITON, CUTE}), problem, H200).kept
     assert len(kept) > 5000
-    binaries = {compiled_of(config): config for config in kept}
+    binaries = {binary_group(config): config for config in kept}
     texts = {plan_text(product(problem), config, H200) for config in binaries.values()}
     assert len(texts) <= len(binaries) / 2
     assert sum(map(len, texts)) <= 10**6

@@ -16,7 +16,7 @@ from small_gemms import make_module, needs_interpreter, specs_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.kernels.contract.argument import Copied, Descriptor
 from genkern.kernels.contract.product import product_of
 from genkern.kernels.families.alignment_copy import copied_operands
@@ -128,12 +128,12 @@ def test_refusals() -> None:
     assert "shared memory" in legal(off, replace(UPRIGHT, BLOCK_SIZE_M=128, num_stages=11), H200)
 
 
-@pytest.mark.parametrize("config", [TILED, SPLIT, UPRIGHT, SWAPPED], ids=lambda config: form_of(config).stem)
+@pytest.mark.parametrize("config", [TILED, SPLIT, UPRIGHT, SWAPPED], ids=lambda config: traits_of(config).stem)
 def test_the_kernel_is_the_bases_own(config: Config) -> None:
     """To the letter, so that a binary of one is the other's."""
     off = GemmProblem(128, 192, 130)
     aligned = replace(off, K=136)
-    base = config.having(realigned=0)
+    base = config.with_values(realigned=0)
     variant = main_variant(off, config)
     assert variant == main_variant(aligned, base)
     found = generate(off, [config], "sm_90").source_sha256
@@ -176,7 +176,7 @@ def test_the_check_sees_a_copy_that_is_short(interpreter: Interpreter, problem: 
         assert not interpreter.check(problem, TILED, (right, wrong), "sm_90")["passed"], wrong
 
 
-@pytest.mark.parametrize("config", [UPRIGHT, SWAPPED], ids=lambda config: form_of(config).stem)
+@pytest.mark.parametrize("config", [UPRIGHT, SWAPPED], ids=lambda config: traits_of(config).stem)
 @pytest.mark.parametrize(("row_major_a", "row_major_b"), [(True, False), (False, False), (True, True), (False, True)])
 def test_exact_in_gluon(config: Config, row_major_a: bool, row_major_b: bool) -> None:
     """On the stand-in for an SM: sizes that end anywhere in a box, with anything between the rows of the copies."""

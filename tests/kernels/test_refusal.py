@@ -16,11 +16,11 @@ from triton.compiler.errors import CompilationError, CompileTimeAssertionFailure
 from triton.runtime.errors import InterpreterError, OutOfResources, PTXASError
 
 from genkern.kernels.refusal import (
+    compiler_message,
     is_bug_when_interpreted,
     refused_by_compiler,
     refused_by_device,
     refused_by_library,
-    said_by_compiler,
 )
 from genkern.kernels.source import load_module
 
@@ -86,8 +86,8 @@ def test_errors_of_a_kernels_text(error: Exception, refused: bool, depth: int) -
     """What was raised first decides, however deep in helpers; the line quotes it, and not the kernel."""
     handed_on = wrapped(error, depth)
     assert refused_by_compiler(handed_on, "/module.py") == refused
-    assert said_by_compiler(handed_on).startswith(type(error).__name__)
-    assert "def kernel" not in said_by_compiler(handed_on)
+    assert compiler_message(handed_on).startswith(type(error).__name__)
+    assert "def kernel" not in compiler_message(handed_on)
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_which_formats_take_it() -> None:
     """Those whose weights have fewer bits than A; on Hopper, along K, in rows of whole pieces of 16 bytes."""
     where = gpu_for_arch("sm_90")
     assert {name for name in op_names() if get_op(name).in_registers} == {"a16w4", "a16w8"}
-    assert [name for name, form in FORMS.items() if form.reads == "registers"] == ["skinny_dot"]
+    assert [name for name, traits in FORMS.items() if traits.reads == "registers"] == ["skinny_dot"]
     for kind in KINDS:
         assert legal(problem_of(1, 64, 256, kind), config_of(1), where) == ""
         assert "16 bytes" in legal_problem(problem_of(1, 64, 264, kind), "skinny_dot", (), where)

@@ -23,7 +23,7 @@ from triton_launcher import arguments_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of, sides, together
+from genkern.kernels.catalogue import sides, together, traits_of
 from genkern.kernels.contract.argument import constants_of
 from genkern.kernels.contract.gluon_tile import STORED, buffer_bytes, landing_bytes
 from genkern.kernels.contract.product import product_of
@@ -82,7 +82,7 @@ def test_names_in_the_module_are_those_of_config(tmp_path: Path, configs: list[C
     assert list(module.CONFIGS) == [config.name for config in configs]
     for config in configs:
         row = module.CONFIGS[config.name]
-        assert (row.name, row.form, row.binary) == (config.name, form_of(config).stem, binary_name(config))
+        assert (row.name, row.form, row.binary) == (config.name, traits_of(config).stem, binary_name(config))
         assert {*config.values} <= {*row._fields[4:]}
         assert row[4:] == tuple(getattr(config, name) for name in row._fields[4:])
         (kernel, *_) = call_of(product_of(GemmProblem(100, 96, 4097), get_op("a16w16"), "gfx942"), config).kernels
@@ -339,13 +339,13 @@ def test_gpu_tests_run_every_config() -> None:
 
 def test_gluon_configs_of_gpu_tests_fit() -> None:
     """Rows are those of the warps, sums fit the registers, and ring, others' sums and C in float32 the SM."""
-    for config in [config for config in CONFIGS if form_of(config).stem in RINGS]:
+    for config in [config for config in CONFIGS if traits_of(config).stem in RINGS]:
         rows, width = sides(config)
-        landing = landing_bytes(rows, width, form_of(config).cluster_k)
+        landing = landing_bytes(rows, width, traits_of(config).cluster_k)
         assert rows in (16 * config.num_warps, 32 * config.num_warps)
         assert rows * width <= 200 * 32 * config.num_warps
         # C in parts where tiles lie side by side; a block of barriers; what warps exchange takes less than 1 KiB.
-        columns = width if form_of(config).cluster == (1, 1) else min(width, 2 * STORED[-1] + width % STORED[-1])
+        columns = width if traits_of(config).cluster == (1, 1) else min(width, 2 * STORED[-1] + width % STORED[-1])
         needed = config.num_stages * together(config) * buffer_bytes(rows, width) + 1024 + landing + rows * columns * 4
         assert needed + 1024 <= gpu_for_arch("sm_90").shared_bytes_per_block
 
@@ -353,9 +353,9 @@ def test_gluon_configs_of_gpu_tests_fit() -> None:
 def test_gluon_kernels_have_every_form() -> None:
     """Upright and swapped, one warpgroup and two, 64 rows each and 128, whole tiles and shares: all run on a GPU."""
     found = {
-        (form_of(config).stem, config.num_warps, sides(config)[0] // (16 * config.num_warps), config.SPLIT_K > 1)
+        (traits_of(config).stem, config.num_warps, sides(config)[0] // (16 * config.num_warps), config.SPLIT_K > 1)
         for config in CONFIGS
-        if form_of(config).stem in RINGS
+        if traits_of(config).stem in RINGS
     }
     assert {form[:3] for form in found} == {
         (name, warps, halves)

@@ -17,7 +17,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import sums_of
-from genkern.kernels.contract.sum_order import Sums, equal_shares, near_shares
+from genkern.kernels.contract.sum_order import SumOrder, equal_shares, near_shares
 from genkern.kernels.families.sum_orders import of_dot
 from genkern.kernels.source import ast_source
 from genkern.ops.accumulate import as_full
@@ -120,8 +120,8 @@ def test_a_class_is_of_blocks_stages_and_groups(config: Config) -> None:
     order = sums_of(BF16, config, "sm_90")
     for change in ({"BLOCK_SIZE_K": 128}, {"BLOCK_SIZE_M": 128}, {"BLOCK_SIZE_N": 16}, {"num_stages": 1},
                    {"GROUP_SIZE_M": 8}, {"num_warps": 8}):  # fmt: skip
-        assert sums_of(BF16, config.having(**change), "sm_90") == order
-    assert sums_of(BF16, config.having(SPLIT_K=2), "sm_90") != order
+        assert sums_of(BF16, config.with_values(**change), "sm_90") == order
+    assert sums_of(BF16, config.with_values(SPLIT_K=2), "sm_90") != order
 
 
 def test_parts_of_k_are_all_of_k() -> None:
@@ -140,11 +140,11 @@ def test_parts_of_k_are_all_of_k() -> None:
 
 def test_texts_tell_orders_apart() -> None:
     """However many lengths parts have: a text stays short, and equal ones are of equal parts alone."""
-    texts = [Sums("wgmma k16", near_shares(k, 64, 48)).text for k in (6400, 8192, 8256, 100_000)]
+    texts = [SumOrder("wgmma k16", near_shares(k, 64, 48)).text for k in (6400, 8192, 8256, 100_000)]
     assert len(set(texts)) == len(texts)
     assert max(map(len, texts)) < 120
-    assert Sums("wgmma k16", (4096,)).text == Sums("wgmma k16").text == "wgmma k16"
-    assert {Sums("x", finish="cute").text, Sums("x", like="cute").text, Sums("x", promoted=8).text} == {
+    assert SumOrder("wgmma k16", (4096,)).text == SumOrder("wgmma k16").text == "wgmma k16"
+    assert {SumOrder("x", finish="cute").text, SumOrder("x", like="cute").text, SumOrder("x", promoted=8).text} == {
         "x; cute finish",
         "x; as cute",
         "x; promoted every 8",

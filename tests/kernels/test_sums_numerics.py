@@ -23,8 +23,8 @@ from small_gemms import needs_interpreter
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of
-from genkern.kernels.contract.sum_order import Sums
+from genkern.kernels.catalogue import traits_of
+from genkern.kernels.contract.sum_order import SumOrder
 from genkern.kernels.generate import generate
 from genkern.ops.accumulate import as_full
 
@@ -54,13 +54,13 @@ GLUON = [
 ]
 
 
-def order_of(problem: GemmProblem, config: Config) -> Sums:
-    order = form_of(config).sums(problem, config, "sm_90")
+def order_of(problem: GemmProblem, config: Config) -> SumOrder:
+    order = traits_of(config).sums(problem, config, "sm_90")
     assert order is not None
     return order
 
 
-def expected(problem: GemmProblem, order: Sums, rows: list[int]) -> Rows:
+def expected(problem: GemmProblem, order: SumOrder, rows: list[int]) -> Rows:
     a, b = operands_of_rows(rows, problem.K, problem.N)
     found: Rows = summed(a, b, order.parts, order.promoted)
     return found
@@ -110,6 +110,6 @@ def test_other_orders_give_other_bits() -> None:
 def test_shares_of_tiles_hang_on_m() -> None:
     """Of which nothing is promised: with SPLIT_K the last wave of another batch is shared otherwise."""
     config, problem = made("warp_specialized", 64, 64, 128, 1, 3, 4, 4), replace(FAST, N=64)
-    assert form_of(config).sums(problem, config, "sm_90") is None
+    assert traits_of(config).sums(problem, config, "sm_90") is None
     alone, among = (on_stand_in(replace(problem, M=m), config, [*range(m)]) for m in (40, 130))
     assert not np.array_equal(alone, among[:40])

@@ -27,12 +27,12 @@ from genkern.files.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem, Own
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.kernels.legality import legal, legal_problem
 from genkern.ops.op import bytes_moved, element_bytes, get_op
 from genkern.space.prune import prune
 from genkern.space.space import load_space
-from genkern.tuning.checkers import reduced
+from genkern.tuning.checkers import reduced_problem
 
 OP = get_op("a16w4")
 MX: Own = (("weights", "mxfp4"),)
@@ -153,7 +153,7 @@ def test_which_families_take_it() -> None:
 
 def test_what_the_interpreter_checks_has_whole_groups() -> None:
     """A reduced size ends within a group where the problem does."""
-    small = reduced(problem_of(4096, 7168, 2048 + 40, OF_128), Config("tiled", 64, 32, 64))
+    small = reduced_problem(problem_of(4096, 7168, 2048 + 40, OF_128), Config("tiled", 64, 32, 64))
     assert small.K % 128 == 40
     assert small.K > 128
 
@@ -178,4 +178,4 @@ def test_its_spaces_keep_configs_for_every_size(turn: int, arch: str) -> None:
         kept = prune(space, problem_of(*size), gpu_for_arch(arch)).kept
         assert kept
         if size[0] <= 4 and size[1] > 17:
-            assert any(not form_of(config).uses_dot for config in kept), size
+            assert any(not traits_of(config).uses_dot for config in kept), size

@@ -17,7 +17,7 @@ from genkern.files.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.kernels.legality import legal_problem
 from genkern.ops.op import bytes_moved, get_op
 from genkern.space.prune import prune
@@ -119,4 +119,4 @@ def test_its_spaces_keep_configs_for_every_size(turn: int, arch: str) -> None:
         kept = prune(space, problem_of(*size), gpu_for_arch(arch)).kept
         assert kept
         if size[0] <= 8 and size[1] > 17:
-            assert any(not form_of(config).uses_dot for config in kept), size
+            assert any(not traits_of(config).uses_dot for config in kept), size

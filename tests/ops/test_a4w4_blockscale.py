@@ -17,7 +17,7 @@ from genkern.files.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import detect_arch, gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.kernels.legality import legal, legal_problem
 from genkern.kernels.source import ast_source
 from genkern.ops.op import bytes_moved, element_bytes, get_op
@@ -25,7 +25,7 @@ from genkern.profiling.checking.interpret import module_subject
 from genkern.profiling.checking.verdict import Checking
 from genkern.space.prune import prune
 from genkern.space.space import load_space
-from genkern.tuning.checkers import reduced
+from genkern.tuning.checkers import reduced_problem
 
 OP = get_op("a4w4_blockscale")
 MXFP4, MXFP8_MXFP4, MXFP8 = ("int8", "int8"), ("fp8e4m3fn", "int8"), ("fp8e5m2", "fp8e4m3fn")
@@ -77,7 +77,9 @@ def test_every_family_multiplies(interpreter: Interpreter, types: tuple[str, str
     """Packed A or not, K that ends within a block, splits and swapped tiles, bias and activation."""
     problem = problem_of(*size, types, bias=True, activation="silu")
     fitting = (replace(config, BLOCK_SIZE_K=64) for config in taking(replace(problem, op="a16w16", dtype_b=types[0])))
-    one_each = {form_of(config).stem: config for config in fitting if not legal(problem, config, gpu_for_arch("sm_90"))}
+    one_each = {
+        traits_of(config).stem: config for config in fitting if not legal(problem, config, gpu_for_arch("sm_90"))
+    }
     where = gpu_for_arch("sm_90")
     assert {*one_each} == {stem for stem in INTERPRETED if not legal_problem(problem, *PLACES[stem], where)}
     for config in spread([*one_each.values()], 3 if types == MXFP4 else 8):
@@ -172,7 +174,7 @@ def test_which_families_take_it() -> None:
     """All that multiply by the format's step; with blocks that instructions for e2m1 take."""
     where = gpu_for_arch("sm_90")
     taken = {stem for stem in FORMS if not legal_problem(problem_of(1, 128, 1024), *PLACES[stem], where)}
-    assert taken == {stem for stem, form in FORMS.items() if form.reads == "steps" and stem not in CUTE_FORMS}
+    assert taken == {stem for stem, traits in FORMS.items() if traits.reads == "steps" and stem not in CUTE_FORMS}
     assert "skinny" not in taken
     # 96 elements are 48 bytes.
     assert not legal(problem_of(64, 128, 96), Config("tiled_tma", 64, 64, 64), where)
@@ -183,7 +185,7 @@ def test_which_families_take_it() -> None:
 
 def test_what_the_interpreter_checks_has_whole_groups() -> None:
     """A reduced size ends within a block where the problem does, and never within a group."""
-    small = reduced(problem_of(4096, 7168, 2048 + 96), Config("tiled", 64, 32, 128))
+    small = reduced_problem(problem_of(4096, 7168, 2048 + 96), Config("tiled", 64, 32, 128))
     assert small.K % 32 == 0
     assert small.K % 128 == 96
 
@@ -225,7 +227,7 @@ def test_on_a_gpu(tmp_path: Path, types: tuple[str, str], size: tuple[int, int, 
         pytest.skip(OP.refuse(problem, arch))
     stems = ("tiled", "tiled_semaphore", "tiled_tma", "split_tma", "persistent_tma", "tiled_swapped")
     tried = [made(stem, 128 if size[0] > 100 else 32, 64, 128, 4, 1, 4, 3) for stem in (*stems, "tiled_tma_swapped")]
-    tried += [replace(config, SPLIT_K=3) for config in tried if form_of(config).splits_k]
+    tried += [replace(config, SPLIT_K=3) for config in tried if traits_of(config).splits_k]
     configs = [config for config in tried if not legal(problem, config, gpu_for_arch(arch))]
     _, loaded = make_module(tmp_path, problem, configs, arch)
     operands = loaded.make_operands("cuda")

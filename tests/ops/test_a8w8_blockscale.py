@@ -16,12 +16,12 @@ from small_gemms import SPLIT, SWAPPED, TILED, TILED_TMA_SPLIT, TMA, needs_inter
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.kernels.legality import legal, legal_problem
 from genkern.ops.op import get_op
 from genkern.space.prune import prune
 from genkern.space.space import load_space
-from genkern.tuning.checkers import reduced
+from genkern.tuning.checkers import reduced_problem
 
 OP = get_op("a8w8_blockscale")
 INT8, FP8 = ("int8", "int8"), ("fp8e4m3fn", "fp8e4m3fn")
@@ -62,7 +62,7 @@ def test_every_dot_family_scales_blocks(
     whole = size[0] == 64
     problem = problem_of(*size, types, own, bias=whole, activation="silu" if whole else "none")
     families = [stem for stem in INTERPRETED if FORMS[stem].uses_dot]
-    configs = [config for config in taking(problem) if form_of(config).stem in families]
+    configs = [config for config in taking(problem) if traits_of(config).stem in families]
     # Each way to multiply for one type, size and blocks, and for some of the others.
     for config in in_turns(configs, 8, number) if number else configs:
         answer = interpreter.run(problem, config)
@@ -100,7 +100,7 @@ def test_a_step_lies_in_one_block_of_k() -> None:
 def test_families_that_leave_the_scales_out_are_refused() -> None:
     """One that multiplies element by element does not know the format's step; those that promote do."""
     problem = problem_of(1, 128, 1024, FP8)
-    assert {stem for stem, form in FORMS.items() if form.reads != "steps"} == {
+    assert {stem for stem, traits in FORMS.items() if traits.reads != "steps"} == {
         "gemv",
         "skinny",
         "skinny_dot",
@@ -110,11 +110,11 @@ def test_families_that_leave_the_scales_out_are_refused() -> None:
     }
     side_by_side = {stem for stem in RINGS if FORMS[stem].cluster != (1, 1)}
     together = {stem for stem in CUTE_FORMS if stem.startswith("cute_cooperative") and "swapped" not in stem}
-    promote = {stem for stem, form in FORMS.items() if form.reads == "promoted"}
+    promote = {stem for stem, traits in FORMS.items() if traits.reads == "promoted"}
     assert promote == (set(RINGS) - side_by_side) | together
-    for stem, form in FORMS.items():
-        knows = form.reads in ("steps", "promoted")
-        where = gpu_for_arch("sm_100" if "tcgen05" in form.needs else "sm_90")
+    for stem, traits in FORMS.items():
+        knows = traits.reads in ("steps", "promoted")
+        where = gpu_for_arch("sm_100" if "tcgen05" in traits.needs else "sm_90")
         assert ("the loop over K of this family" in legal_problem(problem, *PLACES[stem], where)) is not knows
         plain = GemmProblem(1, 128, 1024, "a8w8", *FP8, "bf16")
         assert "the loop over K of this family" not in legal_problem(plain, *PLACES[stem], where)
@@ -130,7 +130,7 @@ def test_parts_of_k_are_not_promoted() -> None:
 
 def test_what_the_interpreter_checks_has_several_blocks() -> None:
     """A reduced size overhangs tiles and blocks where the problem does, and keeps more than one block each way."""
-    small = reduced(problem_of(4096, 7168 + 64, 2048 + 32, FP8), Config("tiled", 64, 32, 64, 4, 4))
+    small = reduced_problem(problem_of(4096, 7168 + 64, 2048 + 32, FP8), Config("tiled", 64, 32, 64, 4, 4))
     assert (small.N % 128, small.K % 128) == (64, 32)
     assert small.N > 128
     assert small.K > 256
@@ -165,10 +165,10 @@ def test_its_spaces_keep_configs_for_every_size(turn: int, arch: str) -> None:
         kept = prune(space, problem, gpu_for_arch(arch)).kept
         assert kept
         # A scale covers 128 elements of K, which a step must not leave.
-        assert all(128 % config.BLOCK_SIZE_K == 0 for config in kept if not form_of(config).in_ring)
-        assert all(form_of(config).reads in ("steps", "promoted") for config in kept)
+        assert all(128 % config.BLOCK_SIZE_K == 0 for config in kept if not traits_of(config).in_ring)
+        assert all(traits_of(config).reads in ("steps", "promoted") for config in kept)
         assert not any(legal(problem, config, gpu_for_arch(arch)) for config in kept)
-        assert any(form_of(config).in_ring for config in kept) is (arch == "sm_90")
+        assert any(traits_of(config).in_ring for config in kept) is (arch == "sm_90")
 
 
 @pytest.mark.parametrize(

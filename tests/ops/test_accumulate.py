@@ -22,7 +22,7 @@ from genkern.ops.accumulate import (
     on_arch,
     promotes_products,
 )
-from genkern.ops.command_line import add_fields, said_fields
+from genkern.ops.command_line import add_fields, option_fields
 from genkern.ops.fields import problem_cells
 from genkern.ops.op import get_op
 
@@ -55,7 +55,7 @@ def test_rows_say_full_and_rows_without_the_field_are_fast(problem: GemmProblem)
 def test_the_command_line_and_entries_say_it() -> None:
     parser = argparse.ArgumentParser()
     add_fields(parser.add_argument_group())
-    said = said_fields(parser.parse_args(["--accumulate", "full"]))
+    said = option_fields(parser.parse_args(["--accumulate", "full"]))
     assert is_full(resolve(VALUES, GemmDefaults(own=said), "sm_90").problem)
     assert not is_full(resolve(VALUES, GemmDefaults(), "sm_90").problem)
     # What an entry says comes first; of results it alone.

@@ -38,7 +38,7 @@ from genkern.ops.op import bytes_moved, get_op
 from genkern.search.cost_model.predict import predict_us
 from genkern.space.prune import prune
 from genkern.space.space import load_space
-from genkern.tuning.checkers import reduced
+from genkern.tuning.checkers import reduced_problem
 
 H200 = gpu_for_arch("sm_90")
 FP16 = ("batched_a16w16", "fp16", "fp16", "fp16")
@@ -185,8 +185,8 @@ def test_a_module_says_what_it_misreads(tmp_path: Path) -> None:
 
 def test_what_the_interpreter_checks_has_few_products() -> None:
     """A batch of thousands is one of three there."""
-    assert reduced(problem_of(64, 128, 512, 1000), TILED).batch == 3
-    assert reduced(problem_of(64, 128, 512, 2), TILED).batch == 2
+    assert reduced_problem(problem_of(64, 128, 512, 1000), TILED).batch == 3
+    assert reduced_problem(problem_of(64, 128, 512, 2), TILED).batch == 2
 
 
 # Each has some of the sizes, but for `make test-long`.

@@ -12,7 +12,7 @@ from genkern.cli.options import parse
 from genkern.cli.setting import make_defaults
 from genkern.errors import InputError
 from genkern.files.gemm_entry import GemmDefaults, resolve
-from genkern.ops.command_line import add_folders, op_name, said_fields
+from genkern.ops.command_line import add_folders, op_name, option_fields
 
 SIZE = ["-m", "16", "-n", "256", "-k", "512", "--arch", "sm_90"]
 VALUES = {"M": 16, "N": 256, "K": 512}
@@ -21,7 +21,7 @@ VALUES = {"M": 16, "N": 256, "K": 512}
 def test_a_field_is_an_option_of_its_name() -> None:
     """What is said goes to the problems of the formats that have it; what is not said is no part of a problem."""
     options = parse([*SIZE, "--op", "a8w8", "--scales", "per_token"])
-    assert said_fields(options) == (("scales", "per_token"),)
+    assert option_fields(options) == (("scales", "per_token"),)
     assert resolve(VALUES, make_defaults(options, "sm_90"), "sm_90").problem.own == (("scales", "per_token"),)
     assert resolve(VALUES, make_defaults(parse([*SIZE, "--op", "a8w8"]), "sm_90"), "sm_90").problem.own == ()
 

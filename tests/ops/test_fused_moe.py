@@ -24,7 +24,7 @@ from genkern.kernels.specs import launch_plan
 from genkern.ops.op import columns_of_b, get_op, library_of
 from genkern.space.prune import prune
 from genkern.space.space import load_space
-from genkern.tuning.checkers import reduced
+from genkern.tuning.checkers import reduced_problem
 
 H200 = gpu_for_arch("sm_90")
 TILED = Config("tiled", 16, 32, 32, 2, 1, 4, 2)
@@ -183,7 +183,7 @@ def test_the_library_computes_the_reference(tmp_path: Path, problem: GemmProblem
 
 def test_what_the_interpreter_checks_is_small() -> None:
     """Few experts, but as many as a token goes to."""
-    small = reduced(problem_of("gate_up", 4096, 256, 7168, 256, 8, BF16), TILED)
+    small = reduced_problem(problem_of("gate_up", 4096, 256, 7168, 256, 8, BF16), TILED)
     assert dict(small.own) == {"experts": 8, "top_k": 8, "stage": "gate_up"}
 
 

@@ -24,11 +24,11 @@ from genkern.kernels.legality import legal, legal_problem
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan
 from genkern.ops.op import bytes_moved, get_op, groups_of
-from genkern.packing.m_ranges import reach
+from genkern.packing.m_ranges import m_range
 from genkern.search.cost_model.predict import predict_us, promising_first
 from genkern.space.prune import prune
 from genkern.space.space import load_space
-from genkern.tuning.checkers import reduced
+from genkern.tuning.checkers import reduced_problem
 
 H200 = gpu_for_arch("sm_90")
 TILED = Config("tiled", 16, 32, 32, 2, 1, 4, 2)
@@ -176,7 +176,7 @@ def test_a_plan_serves_every_m() -> None:
     plan = launch_plan(product, TILED, H200, any_m=True)
     assert [plan.launches[0].programs({"units": 1, "M": m})[0] for m in (1, 100, 128)] == [2, 2 * 10, 2 * 12]
     assert LaunchPlan.from_json(plan.to_json()) == plan
-    found = reach(problem, TILED, H200, (1, 5000))
+    found = m_range(problem, TILED, H200, (1, 5000))
     assert (found.least_m, found.most_m) == (1, 5000)
     of_masked = product_of(replace(problem, own=(("capacity", 33), ("groups", 5))), get_op(problem.op), "")
     masked = launch_plan(of_masked, TILED, H200)
@@ -216,7 +216,7 @@ def test_a_module_says_what_it_misreads(tmp_path: Path) -> None:
 def test_what_the_interpreter_checks_is_small() -> None:
     """Few groups of few rows, with masks where the problem has them."""
     problem = problem_of(4096, 256, 7168, 256, more=(("capacity", 4096),))
-    small = reduced(problem, TILED)
+    small = reduced_problem(problem, TILED)
     assert dict(small.own) == {"groups": 4, "capacity": 33}
     assert small.M <= 33
 

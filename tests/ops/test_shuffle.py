@@ -31,7 +31,7 @@ from genkern.kernels.legality import legal, legal_problem
 from genkern.ops.op import bytes_moved, get_op
 from genkern.space.prune import prune
 from genkern.space.space import load_space
-from genkern.tuning.checkers import reduced
+from genkern.tuning.checkers import reduced_problem
 
 torch = pytest.importorskip("torch")
 PLAIN, BLOCKS = "a8w8_bpreshuffle", "a8w8_blockscale_bpreshuffle"
@@ -179,7 +179,7 @@ def test_which_families_take_it() -> None:
     """Those that load through pointers; with block scales only those whose steps are the format's."""
     where = gpu_for_arch("sm_90")
     # skinny_dot multiplies weights of fewer bits than A's.
-    pointers = {stem for stem, form in FORMS.items() if not form.uses_tma} - {"skinny_dot"}
+    pointers = {stem for stem, traits in FORMS.items() if not traits.uses_tma} - {"skinny_dot"}
     assert {stem for stem in FORMS if not legal_problem(problem_of(1, 128, 1024), *PLACES[stem], where)} == pointers
     blocks = {stem for stem in FORMS if not legal_problem(problem_of(1, 128, 1024, BLOCKS), *PLACES[stem], where)}
     assert blocks == pointers - {"gemv", "skinny"}
@@ -190,7 +190,7 @@ def test_which_families_take_it() -> None:
 
 def test_what_the_interpreter_checks_can_be_laid_out() -> None:
     """A reduced size has whole blocks of rows."""
-    small = reduced(problem_of(4096, 7168 - 16, 2048 + 32), Config("tiled", 64, 64, 64))
+    small = reduced_problem(problem_of(4096, 7168 - 16, 2048 + 32), Config("tiled", 64, 64, 64))
     assert (small.N % 64, small.K % 64) == (48, 32)
 
 

@@ -18,7 +18,7 @@ from genkern.kernels.contract.argument import alignment_of
 from genkern.packing.m_ranges import MOST_M, gaps
 from genkern.packing.rows import PackedRow, rows_of, without_kernels
 from genkern.result.result import Proof, Result
-from genkern.timing.libraries import KeptAlgorithm
+from genkern.timing.libraries import StoredAlgorithm
 
 PROBLEM = GemmProblem(64, 256, 512)
 
@@ -102,7 +102,7 @@ def test_batch_invariant_rows_stand_beside_others() -> None:
 
 def test_an_algorithm_is_kept_where_bits_have_shown_its_order() -> None:
     """Of another order, or of none that is known, its row's kernels serve."""
-    name = KeptAlgorithm(130000, bytes(64)).name
+    name = StoredAlgorithm(130000, bytes(64)).name
     for order, kept in (("wgmma k16", name), ("", ""), ("wgmma k16; 2 parts of 256", "")):
         (found,) = rows_of([row(64, TILED, choice="vendor", vendor=name, vendor_sums=order)], None, False).packed
         assert found.winner.vendor == kept

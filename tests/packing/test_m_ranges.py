@@ -19,7 +19,7 @@ from genkern.kernels.legality import legal
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan, main_variant
 from genkern.ops.op import get_op
-from genkern.packing.m_ranges import Reach, lower_tiles, reach
+from genkern.packing.m_ranges import MRange, lower_tiles, m_range
 from genkern.runtime.bundles.untuned_m import Relatives
 
 H200 = gpu_for_arch("sm_90")
@@ -81,7 +81,7 @@ def test_a_plan_for_any_m_with_a_column_major_a_is_that_of_each(
 
 def require_alike(problem: GemmProblem, config: Config, m: int, units: int) -> None:
     """Whatever a plan for any M says of this one, the plan for it alone says too."""
-    found = reach(problem, config, H200, ALL)
+    found = m_range(problem, config, H200, ALL)
     assert found.least_m <= problem.M <= found.most_m
     there = replace(problem, M=m)
     if not found.least_m <= m <= found.most_m:
@@ -100,7 +100,7 @@ def test_reach_ends_where_legality_does() -> None:
     """One row for gemv, as many as fit for skinny, neighbours for the others."""
     ends = []
     for config, m in ((GEMV, 1), (replace(FEW_ROWS, SPLIT_K=1), 3), (TILED, 100)):
-        found = reach(replace(PROBLEM, M=m), config, H200, (2 if m > 1 else 1, 4000))
+        found = m_range(replace(PROBLEM, M=m), config, H200, (2 if m > 1 else 1, 4000))
         ends.append((found.least_m, found.most_m))
         for outside in (found.least_m - 1, found.most_m + 1):
             there = replace(PROBLEM, M=max(outside, 1))
@@ -125,11 +125,11 @@ def test_a_column_major_a_reaches_its_like() -> None:
         op = "a8w8" if dtype == "int8" else "a16w16"
         out = "bf16" if dtype == "int8" else dtype
         problem = GemmProblem(m, 200, 512, op, dtype, dtype, out, row_major_a=False)
-        reached = reach(problem, TILED, H200, (1, 3000))
+        reached = m_range(problem, TILED, H200, (1, 3000))
         assert (reached.least_m, reached.most_m, reached.kernels_of.M) == found
     # No row of tiles that are lower than what divides M overhangs.
     lower = replace(SWAPPED, BLOCK_SIZE_M=8)
-    assert reach(replace(PROBLEM, M=104, row_major_a=False), lower, H200, ALL) == Reach(
+    assert m_range(replace(PROBLEM, M=104, row_major_a=False), lower, H200, ALL) == MRange(
         8, 10**5, replace(PROBLEM, M=104, row_major_a=False)
     )
 

@@ -11,7 +11,7 @@ from proving import bundle_of, fake_server, named
 
 from genkern.gemm.problem import GemmProblem
 from genkern.packing.prover import Sessions
-from genkern.packing.retiming import Retimed, news, retimed
+from genkern.packing.retiming import RetimedWinner, news, retime
 from genkern.profiling.supervised_profiler import SupervisedProfiler
 from genkern.result.result import Result
 from genkern.timing.session import Budget
@@ -27,9 +27,9 @@ def server(tmp_path: Path) -> Iterator[SupervisedProfiler]:
     made.close()
 
 
-def again(server: SupervisedProfiler, folder: Path, winner: Result) -> Retimed:
+def again(server: SupervisedProfiler, folder: Path, winner: Result) -> RetimedWinner:
     budget = Budget(min_rounds=10, final_rounds=20, timeout_s=5.0)
-    return retimed(0, winner, "b.genkern", server, Sessions("sm_90", 0, folder), HERE, budget)
+    return retime(0, winner, "b.genkern", server, Sessions("sm_90", 0, folder), HERE, budget)
 
 
 def winner_of(config: str, **changes: object) -> Result:
@@ -114,9 +114,9 @@ def test_an_algorithm_of_another_version(server: SupervisedProfiler, tmp_path: P
 def test_another_server_or_speed_is_news() -> None:
     """Another server, or another speed over the library's by more than 5 %."""
     winner = winner_of(named("good"), problem=GemmProblem(128, 128, 256, row_major_a=False))
-    same = Retimed(winner, replace(winner, duration_us=20.0, vendor_us=24.5))
-    slower = Retimed(winner, replace(winner, duration_us=11.0))
-    gone = Retimed(winner, None, "it could not be timed")
+    same = RetimedWinner(winner, replace(winner, duration_us=20.0, vendor_us=24.5))
+    slower = RetimedWinner(winner, replace(winner, duration_us=11.0))
+    gone = RetimedWinner(winner, None, "it could not be timed")
     assert [each.is_news for each in (same, slower, gone)] == [False, True, True]
     table = news([same, slower, gone])
     assert [line.split()[0] for line in table] == ["size", "128x128x256", "128x128x256"]

@@ -16,7 +16,7 @@ from genkern.profiling.finals import run_finals, semifinal
 from genkern.profiling.server import Server
 from genkern.runtime.backends.lt_api import LtError
 from genkern.search.screening import screening_for
-from genkern.timing.libraries import KeptAlgorithm
+from genkern.timing.libraries import StoredAlgorithm
 from genkern.timing.session import Budget, Session
 
 SESSION = Session(
@@ -24,7 +24,7 @@ SESSION = Session(
 )
 
 
-LT = {us: KeptAlgorithm(131000, bytes([us] * 64)).name for us in (9, 12, 14, 15, 19, 30)}
+LT = {us: StoredAlgorithm(131000, bytes([us] * 64)).name for us in (9, 12, 14, 15, 19, 30)}
 
 
 class FakeAlgorithms:

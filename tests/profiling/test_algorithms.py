@@ -19,7 +19,7 @@ from genkern.profiling.finals import SampleFailed
 from genkern.runtime.backends import cublaslt, cublaslt_library
 from genkern.runtime.backends.cublaslt_api import Api
 from genkern.runtime.backends.lt_api import LtError
-from genkern.timing.libraries import KeptAlgorithm, library_of
+from genkern.timing.libraries import StoredAlgorithm, library_of
 
 PROBLEM = GemmProblem(5, 7, 9, bias=True)
 
@@ -85,8 +85,8 @@ def test_an_algorithm_can_be_checked() -> None:
     assert "contiguous" in subject.refuses(operands)
 
 
-@pytest.mark.parametrize("kept", [KeptAlgorithm(120900, bytes(64)), KeptAlgorithm(131000, bytes(64))])
-def test_an_algorithm_that_is_not_here_is_refused(kept: KeptAlgorithm) -> None:
+@pytest.mark.parametrize("kept", [StoredAlgorithm(120900, bytes(64)), StoredAlgorithm(131000, bytes(64))])
+def test_an_algorithm_that_is_not_here_is_refused(kept: StoredAlgorithm) -> None:
     """Of another version, or of another product: nothing of it is launched."""
     with pytest.raises(LtError, match="algorithm"):
         algorithms_of(Gemm()).call(kept.name)

@@ -10,7 +10,7 @@ import pytest
 
 from genkern.gemm.config import Config
 from genkern.gemm.records import Candidate
-from genkern.profiling.candidate_feed import Feed
+from genkern.profiling.candidate_feed import CandidateFeed
 
 WAIT_S = 10.0
 
@@ -21,7 +21,7 @@ def candidate(number: int) -> Candidate:
 
 def test_candidates_come_in_order_and_then_the_end() -> None:
     """Every one once; at the end None, as often as one asks."""
-    feed = Feed((candidate(number),) for number in range(1, 6))
+    feed = CandidateFeed((candidate(number),) for number in range(1, 6))
     assert [feed.next(wait=True) for _ in range(5)] == [(candidate(number),) for number in range(1, 6)]
     assert feed.next(wait=True) is None
     assert feed.next(wait=False) is None
@@ -35,7 +35,7 @@ def test_a_feed_that_is_not_ready_gives_none_without_waiting() -> None:
         assert ready.wait(WAIT_S)
         yield (candidate(1),)
 
-    feed = Feed(slow())
+    feed = CandidateFeed(slow())
     assert feed.next(wait=False) is None
     ready.set()
     assert feed.next(wait=True) == (candidate(1),)
@@ -48,7 +48,7 @@ def test_an_error_comes_after_what_came_before_it() -> None:
         yield (candidate(1),)
         raise OSError("disk full")
 
-    feed = Feed(failing())
+    feed = CandidateFeed(failing())
     assert feed.next(wait=True) == (candidate(1),)
     for _ in range(2):
         with pytest.raises(OSError, match="disk full"):
@@ -65,7 +65,7 @@ def test_few_wait_for_a_slow_consumer() -> None:
             yielded.append(number)
             yield (candidate(number),)
 
-    feed = Feed(many())
+    feed = CandidateFeed(many())
     for number in range(1, 101):
         assert feed.next(wait=True) == (candidate(number),)
         assert len(yielded) <= number + 5
@@ -92,7 +92,7 @@ def test_closing_tells_who_waits_to_let_go() -> None:
             self.let_go.set()
 
     waiting = Waiting()
-    feed = Feed(waiting)
+    feed = CandidateFeed(waiting)
     assert waiting.waits.wait(WAIT_S)
     started_s = time.monotonic()
     feed.close()
@@ -112,7 +112,7 @@ def test_closing_closes_the_generator_in_its_own_thread() -> None:
         finally:
             closed_in.append(threading.current_thread().name)
 
-    feed = Feed(endless())
+    feed = CandidateFeed(endless())
     assert started.wait(WAIT_S)
     feed.close()
     assert len(closed_in) == 1
@@ -122,6 +122,6 @@ def test_closing_closes_the_generator_in_its_own_thread() -> None:
 
 def test_a_list_can_be_fed_too() -> None:
     """What has no close is not closed."""
-    feed = Feed([(candidate(1),)])
+    feed = CandidateFeed([(candidate(1),)])
     assert feed.next(wait=True) == (candidate(1),)
     feed.close()

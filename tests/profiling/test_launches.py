@@ -99,15 +99,15 @@ def test_a_call_passes_what_triton_s_launcher_passes(
     gpu: FakeGpu, tmp_path: Path, cache_dir: Path, arch: str, problem: GemmProblem, config: Config
 ) -> None:
     """Kernels, grids, clusters, threads and shared memory, and every parameter, of each copy of the weights."""
-    bench = Bench(tmp_path, cache_dir, gpu, arch, problem, config)
-    gemm, known = bench.gemm, {"units": bench.gemm.units, **bench.run_time}
-    call = gemm.bind(bench.launchable)
-    scratch = gemm._workspace.for_plan(bench.plan, known)
+    builder = Bench(tmp_path, cache_dir, gpu, arch, problem, config)
+    gemm, known = builder.gemm, {"units": builder.gemm.units, **builder.run_time}
+    call = gemm.bind(builder.launchable)
+    scratch = gemm._workspace.for_plan(builder.plan, known)
     assert gemm.copies > 1
     for copy in (0, 1, gemm.copies - 1, gemm.copies):
         gpu.driver.launched.clear()
         call(copy)
-        bench.require(gpu.driver.launched, {**gemm.operands_of(copy % gemm.copies), **scratch})
+        builder.require(gpu.driver.launched, {**gemm.operands_of(copy % gemm.copies), **scratch})
 
 
 @pytest.mark.parametrize(
@@ -117,11 +117,11 @@ def test_a_check_passes_what_triton_s_launcher_passes(
     gpu: FakeGpu, tmp_path: Path, cache_dir: Path, arch: str, problem: GemmProblem, config: Config
 ) -> None:
     """On operands between guard bands, and on slices of larger matrices, and on buffers of the check's own."""
-    bench = Bench(tmp_path, cache_dir, gpu, arch, problem, config)
-    subject = bench.gemm.subject(bench.launchable)
+    builder = Bench(tmp_path, cache_dir, gpu, arch, problem, config)
+    subject = builder.gemm.subject(builder.launchable)
     for sliced in (False, True):
         placed = {
-            operand.name: guarded(operand, bench.gemm.operands[operand.name].dtype, "cpu", sliced=sliced)
+            operand.name: guarded(operand, builder.gemm.operands[operand.name].dtype, "cpu", sliced=sliced)
             for operand in get_op(problem.op).operands(problem)
         }
         placed |= {made.name: guarded_vector(made.elements, made.dtype, "cpu") for made in subject.buffers}
@@ -130,15 +130,15 @@ def test_a_check_passes_what_triton_s_launcher_passes(
         assert subject.refuses(tensors) == ""
         gpu.driver.launched.clear()
         subject.launch(tensors)
-        bench.require(gpu.driver.launched, tensors)
+        builder.require(gpu.driver.launched, tensors)
 
 
 def test_slices_that_no_user_s_call_may_have_are_refused(gpu: FakeGpu, tmp_path: Path, cache_dir: Path) -> None:
     """In the words of the dispatcher's own call: a kernel would misread them."""
-    bench = Bench(tmp_path, cache_dir, gpu, "sm_90", GemmProblem(100, 384, 512), TMA)
-    subject = bench.gemm.subject(bench.launchable)
+    builder = Bench(tmp_path, cache_dir, gpu, "sm_90", GemmProblem(100, 384, 512), TMA)
+    subject = builder.gemm.subject(builder.launchable)
     a = torch.zeros(100, 512 + 4, dtype=torch.bfloat16)[:, :512]
-    tensors = {**bench.gemm.operands, "a": a}
+    tensors = {**builder.gemm.operands, "a": a}
     assert subject.refuses(tensors) == "rows of a are 1032 bytes apart, no multiple of 16"
     assert (
         subject.refuses({**tensors, "a": a.t().contiguous().t()})
@@ -149,7 +149,7 @@ def test_slices_that_no_user_s_call_may_have_are_refused(gpu: FakeGpu, tmp_path:
 
 def test_configs_of_a_binary_share_all_but_numbers(gpu: FakeGpu, tmp_path: Path, cache_dir: Path) -> None:
     """The binary is loaded once, the plan read once; grid and numbers are each config's own."""
-    bench = Bench(tmp_path, cache_dir, gpu, "sm_90", GemmProblem(100, 320, 512), SPLIT)
+    builder = Bench(tmp_path, cache_dir, gpu, "sm_90", GemmProblem(100, 320, 512), SPLIT)
     loads: list[str] = []
     load = gpu.driver.function
 
@@ -161,9 +161,9 @@ def test_configs_of_a_binary_share_all_but_numbers(gpu: FakeGpu, tmp_path: Path,
     grids = []
     for group, split in ((4, 4), (1, 2), (8, 3)):
         config = replace(SPLIT, GROUP_SIZE_M=group, SPLIT_K=split)
-        launchable = replace(bench.launchable, name=config.name, run_time=run_time_values(config))
+        launchable = replace(builder.launchable, name=config.name, run_time=run_time_values(config))
         gpu.driver.launched.clear()
-        bench.gemm.bind(launchable)(0)
+        builder.gemm.bind(launchable)(0)
         main, reduction = gpu.driver.launched
         numbers = [int.from_bytes(each, "little") for each in main.parameters if len(each) == 4]
         assert numbers[-2:] == [group, split]

@@ -11,7 +11,7 @@ from server_requests import LT, FakeAlgorithms, Parent, simulated
 
 from genkern.profiling import server
 from genkern.runtime.backends.cublaslt import BACKEND
-from genkern.timing.libraries import KeptAlgorithm
+from genkern.timing.libraries import StoredAlgorithm
 
 
 @pytest.fixture
@@ -94,7 +94,8 @@ def test_the_library_costs_about_a_tenth_of_a_size(
     So many binaries has 16x4096x4096 in sm_90's own space (--explain), and more configs.
     """
     times = {
-        KeptAlgorithm(131000, bytes([i] * 64)).name: 20.0 * (0.999 if i < racing else 1.5) for i in range(BACKEND.most)
+        StoredAlgorithm(131000, bytes([i] * 64)).name: 20.0 * (0.999 if i < racing else 1.5)
+        for i in range(BACKEND.most)
     }
     monkeypatch.setattr(FakeAlgorithms, "times", times)
     launches = {}

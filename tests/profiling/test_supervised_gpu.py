@@ -111,9 +111,9 @@ class Bench:
 
 @pytest.fixture
 def bench(hostile_path: Path) -> Iterator[Bench]:
-    bench = Bench(hostile_path)
-    yield bench
-    bench.profiler.close()
+    builder = Bench(hostile_path)
+    yield builder
+    builder.profiler.close()
 
 
 @pytest.mark.gpu

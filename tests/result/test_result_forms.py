@@ -30,7 +30,7 @@ from genkern.result.row import KEYS, NAMES
 from genkern.runtime.bundles.bundle import read_bundle
 from genkern.runtime.bundles.records import from_data, to_data
 from genkern.runtime.process.bundle_sources import Sources
-from genkern.timing.libraries import KeptAlgorithm
+from genkern.timing.libraries import StoredAlgorithm
 
 PEER = "tiled_BM64_BN64_BK32_GM1_SK1_nW4_nS2"
 # Every field that a run may set, each with a value of its own.
@@ -42,7 +42,7 @@ FULL = replace(
     samples=60,
     discarded=3,
     predicted_interval_us=(8.0, 12.0),
-    vendor=KeptAlgorithm(100202, bytes(24), "hipblaslt").name,
+    vendor=StoredAlgorithm(100202, bytes(24), "hipblaslt").name,
     vendor_us=9.25,
     vendor_interval_us=(9.0, 9.75),
     torch_us=9.875,

@@ -24,7 +24,7 @@ from genkern.kernels.legality import legal
 from genkern.kernels.plan import PlannedLaunch
 from genkern.kernels.specs import launch_plan
 from genkern.ops.op import get_op
-from genkern.packing.packer import Wanted
+from genkern.packing.packer import CallToPack
 from genkern.packing.rows import rows_of, with_calls
 from genkern.result.package import PackedCall
 from genkern.result.result import Result
@@ -153,7 +153,7 @@ def planned(rows: list[Result]) -> tuple[Bundle, dict[str, Kernel]]:
     kernels: dict[str, Kernel] = {}
     binaries: dict[str, PackedBinary] = {}
 
-    def call(wanted: Wanted) -> PackedCall:
+    def call(wanted: CallToPack) -> PackedCall:
         problem = wanted.reach.kernels_of
         plan = launch_plan(product_of(problem, get_op(problem.op), "sm_90"), wanted.config, wanted.gpu, any_m=True)
         names = []

@@ -25,10 +25,14 @@ LOW = Config("tiled", 16, 64, 64, 1, 1, 4, 3, reduce="semaphore", swapped=1)
 RING_LOW = Config("warp_specialized", 16, 64, 64, 1, 1, 4, 4, swapped=1)
 MIDDLE, TMA = Config("tiled", 64, 64, 64, 4, 1, 4, 3), Config("tiled_tma", 128, 128, 64, 4, 1, 8, 3)
 RING = Config("warp_specialized", 128, 128, 64, 4, 1, 8, 4)
-WIDE = LOW.having(BLOCK_SIZE_K=128), MIDDLE.having(BLOCK_SIZE_K=128), RING.having(BLOCK_SIZE_K=128, num_stages=3)
+WIDE = (
+    LOW.with_values(BLOCK_SIZE_K=128),
+    MIDDLE.with_values(BLOCK_SIZE_K=128),
+    RING.with_values(BLOCK_SIZE_K=128, num_stages=3),
+)
 SPLIT = (
-    LOW.having(SPLIT_K=4),
-    MIDDLE.having(SPLIT_K=4),
+    LOW.with_values(SPLIT_K=4),
+    MIDDLE.with_values(SPLIT_K=4),
     Config("tiled", 64, 128, 64, 4, 4, 4, 3, reduce="semaphore"),
 )
 FEW = Config("tiled", 16, 64, 64, 1, 1, 4, 3)
@@ -134,7 +138,9 @@ LAYERS = (
         narrow("a8w8", accumulate="full", scales="per_token"),
     ),
     OrderedLayer("a8w8_blockscale", (problem("a8w8_blockscale", *FP8),), WIDE, narrow("a8w8_blockscale")),
-    OrderedLayer("a16w4", (problem("a16w4", "bf16", "int8", "bf16"),), (FEW, FEW, FEW.having(GROUP_SIZE_M=4)), packed),
+    OrderedLayer(
+        "a16w4", (problem("a16w4", "bf16", "int8", "bf16"),), (FEW, FEW, FEW.with_values(GROUP_SIZE_M=4)), packed
+    ),
     OrderedLayer("batched", (problem("batched_a16w16", own=(("batch_size", BATCH),)),), (LOW, MIDDLE), batched),
     OrderedLayer("grouped", (problem("grouped_gemm", own=(("groups", EXPERTS),)),), (MIDDLE, TMA), grouped),
     OrderedLayer(

@@ -11,7 +11,7 @@ from computing_gpu import computing_gpu, planned, planned_row
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import as_fast, as_full, is_full
 from genkern.ops.op import get_op
-from genkern.runtime.calls.call_arguments import Given
+from genkern.runtime.calls.call_arguments import CallArguments
 from genkern.runtime.calls.context import Context
 from genkern.runtime.calls.dispatch import Gemm
 from genkern.runtime.routed.functions import routed_of
@@ -78,11 +78,11 @@ def test_another_m_is_served_in_the_same_way() -> None:
 def test_where_nothing_else_is_computed_calls_do_not_say_it() -> None:
     """int8, and GPUs that add up in float32, whose rows and recorded sizes have no such field."""
     op = get_op("a8w8")
-    given = Given.of(op, *operands(), None, {})
-    assert given.problem == FULL
-    assert Given.of(op, *operands(torch.int8), None, {}).problem is not None
-    assert not is_full(Given.of(op, *operands(torch.int8), None, {}).problem)  # type: ignore[arg-type]
-    assert Given.of(op, *operands(), None, {"accumulate": "fast"}).problem == FAST
+    arguments = CallArguments.of(op, *operands(), None, {})
+    assert arguments.problem == FULL
+    assert CallArguments.of(op, *operands(torch.int8), None, {}).problem is not None
+    assert not is_full(CallArguments.of(op, *operands(torch.int8), None, {}).problem)  # type: ignore[arg-type]
+    assert CallArguments.of(op, *operands(), None, {"accumulate": "fast"}).problem == FAST
     calls = Calls({FAST: 10.0})
     calls.gpu.identity = type(calls.gpu.identity)("sm_100", "NVIDIA B200", 148)
     calls.gemm(*operands())

@@ -21,7 +21,7 @@ from genkern.runtime.bundles.bundle import Bundle
 from genkern.runtime.calls.context import Context
 from genkern.runtime.calls.dispatch import Gemm
 from genkern.runtime.calls.implementation import as_stored
-from genkern.timing.libraries import KeptAlgorithm
+from genkern.timing.libraries import StoredAlgorithm
 
 K = 512
 
@@ -347,7 +347,7 @@ def test_an_algorithm_of_the_library_that_won_is_called(
         made.append(Matmul(problem, leading))
         return made[-1]
 
-    name = KeptAlgorithm(130100, bytes(64)).name
+    name = StoredAlgorithm(130100, bytes(64)).name
     algorithm = lt_matmul.Algorithm(bytes(64), 4096)
     backend = SimpleNamespace(
         prepare=prepare, settled=lambda matmul, pointers, kept: algorithm if kept.data == bytes(64) else None

@@ -15,10 +15,10 @@ from genkern.runtime.bundles.bundle import Bundle
 from genkern.runtime.bundles.records import Contents
 from genkern.runtime.bundles.table import InvariantTable, Table
 from genkern.runtime.bundles.untuned_m import nearest_winner
-from genkern.timing.libraries import KeptAlgorithm
+from genkern.timing.libraries import StoredAlgorithm
 
 SUMS = "wgmma k16"
-ALGORITHM = KeptAlgorithm(130000, bytes(64)).name
+ALGORITHM = StoredAlgorithm(130000, bytes(64)).name
 
 
 def marked(m: int, *reaches: tuple[int, int], sums: str = SUMS, us: float = 10.0, **more: object) -> Result:

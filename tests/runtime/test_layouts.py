@@ -44,14 +44,14 @@ def test_every_layout_of_every_format_is_called(op: str) -> None:
     """By its own winner, with what its kernel reads where it reads it."""
     problems = tuned_layouts(op)
     assert len(problems) == HAVE.get(op, 4)
-    served = Served(*problems)
+    implementation = Served(*problems)
     for problem in problems:
         x, weight, scales = operands(problem)
-        out = served.gemm(x, weight, **scales)
-        winner = served.context.find(served.gpu, problem).winner  # type: ignore[arg-type]
+        out = implementation.gemm(x, weight, **scales)
+        winner = implementation.context.find(implementation.gpu, problem).winner  # type: ignore[arg-type]
         assert winner is not None
         assert winner.problem == problem
-        assert served.launches() == 1, problem.name
+        assert implementation.launches() == 1, problem.name
         if op not in HAVE:
             assert torch.equal(out.double(), (x.double() @ weight.mT.double()).to(out.dtype).double()), problem.name
 
@@ -65,16 +65,16 @@ def test_what_a_slice_lies_like() -> None:
     """M is not the leading dimension of a slice's transpose; one that breaks a promise is the library's, and right."""
     for row_major_b in (True, False):
         problem = problem_of("a16w16", False, row_major_b)
-        served = Served(problem)
+        implementation = Served(problem)
         for gap, launched in ((16, 1), (32, 1), (8, 0), (1, 0)):
             x, weight, _ = operands(problem, gap)
             assert x.stride() == (1, M + gap)
-            assert torch.equal(served.gemm(x, weight), nn.functional.linear(x, weight))
-            assert served.launches() == launched
+            assert torch.equal(implementation.gemm(x, weight), nn.functional.linear(x, weight))
+            assert implementation.launches() == launched
         # Off 16 bytes.
         x, weight, _ = operands(replace(problem, M=M + 1))
-        assert torch.equal(served.gemm(x[1:], weight), nn.functional.linear(x[1:], weight))
-        assert served.launches() == 0
+        assert torch.equal(implementation.gemm(x[1:], weight), nn.functional.linear(x[1:], weight))
+        assert implementation.launches() == 0
 
 
 def test_an_m_that_nobody_tuned() -> None:
@@ -87,11 +87,11 @@ def test_an_m_that_nobody_tuned() -> None:
         (of_100, {4: 1, 60: 1, 92: 1, 96: 0, 98: 0, 99: 0}),
         (of_77, {1: 0, 3: 1, 75: 1, 76: 0, 64: 0}),
     ):
-        served = Served(tuned, vendor_us=1e4)
+        implementation = Served(tuned, vendor_us=1e4)
         for m, launched in wanted.items():
             x, weight, _ = operands(replace(tuned, M=m))
-            assert torch.equal(served.gemm(x, weight), nn.functional.linear(x, weight)), m
-            assert served.launches() == launched, (tuned.M, m)
+            assert torch.equal(implementation.gemm(x, weight), nn.functional.linear(x, weight)), m
+            assert implementation.launches() == launched, (tuned.M, m)
     # Each by its like.
     both = Served(of_64, of_77, vendor_us=1e4)
     choices = [both.context.find(both.gpu, replace(of_64, M=m)) for m in (48, 49, 63, 40)]  # type: ignore[arg-type]
@@ -104,45 +104,45 @@ def test_one_row_lies_both_ways() -> None:
     for row_major_a, row_major_b in LAYOUTS:
         for m, n in ((1, N), (M, 1)):
             problem = replace(problem_of("a16w16", row_major_a, row_major_b), M=m, N=n)
-            served = Served(problem)
+            implementation = Served(problem)
             x, weight, _ = operands(problem)
             for given in (x, x.contiguous()) if m == 1 else (x,):
                 of_weight = (weight, weight.contiguous()) if n == 1 else (weight,)
                 for each in of_weight:
-                    assert torch.equal(served.gemm(given, each), nn.functional.linear(given, each))
-                    assert served.launches() == 1, (problem.name, given.stride(), each.stride())
+                    assert torch.equal(implementation.gemm(given, each), nn.functional.linear(given, each))
+                    assert implementation.launches() == 1, (problem.name, given.stride(), each.stride())
     # A column of a matrix is one row whose elements lie apart, in the other layout.
-    served = Served(replace(problem_of("a16w16", False, False), M=1))
+    implementation = Served(replace(problem_of("a16w16", False, False), M=1))
     _, weight, _ = operands(problem_of("a16w16", False, False))
     x = torch.randint(-3, 4, (K, 40)).bfloat16()
     for given in (x[:, :1].t(), x[:, 0]):
-        assert torch.equal(served.gemm(given, weight), nn.functional.linear(given, weight))
-        assert served.launches() == 1
+        assert torch.equal(implementation.gemm(given, weight), nn.functional.linear(given, weight))
+        assert implementation.launches() == 1
 
 
 def test_more_dimensions() -> None:
     """x [..., K] that is one column-major matrix in memory, and one that is none."""
-    served = Served(problem_of("a16w16", False, False))
+    implementation = Served(problem_of("a16w16", False, False))
     x, weight, _ = operands(problem_of("a16w16", False, False))
     cube = x.view(2, M // 2, K)
-    assert torch.equal(served.gemm(cube, weight), nn.functional.linear(cube, weight))
-    assert served.launches() == 1
+    assert torch.equal(implementation.gemm(cube, weight), nn.functional.linear(cube, weight))
+    assert implementation.launches() == 1
     none = torch.randint(-3, 4, (2, K, M // 2)).bfloat16().mT
-    assert torch.equal(served.gemm(none, weight), nn.functional.linear(none, weight))
-    assert served.launches() == 0
+    assert torch.equal(implementation.gemm(none, weight), nn.functional.linear(none, weight))
+    assert implementation.launches() == 0
 
 
 @torch.no_grad()
 def test_patched_compiled_captured_and_functional_calls() -> None:
     """x.t() of a patched layer, of the functional form, in a graph that is captured, and under torch.compile."""
     problem = problem_of("a16w16", False, False)
-    served = Served(problem)
+    implementation = Served(problem)
     x, weight, _ = operands(problem)
     model = nn.Linear(K, N, bias=False).bfloat16()
     model.weight.copy_(weight)
     wanted = nn.functional.linear(x, weight)
-    assert "column-major x: tiled_" in str(report_model(model, served.context)[0])
-    with patch_model(model, served.gemm, served.context) as patch:
+    assert "column-major x: tiled_" in str(report_model(model, implementation.context)[0])
+    with patch_model(model, implementation.gemm, implementation.context) as patch:
         assert patch.layers == ("",)
         for call in (
             model,
@@ -150,14 +150,14 @@ def test_patched_compiled_captured_and_functional_calls() -> None:
             torch.compile(model, backend="aot_eager", fullgraph=True),
         ):
             assert torch.equal(call(x), wanted)
-            assert served.launches() == 1
-        served.gpu.driver.capturing = 5
+            assert implementation.launches() == 1
+        implementation.gpu.driver.capturing = 5
         assert torch.equal(model(x), wanted)
-        assert served.launches() == 1
-        served.gpu.driver.capturing = 0
+        assert implementation.launches() == 1
+        implementation.gpu.driver.capturing = 0
         # Row-major rows have no winner here.
         assert torch.equal(model(x.contiguous()), wanted)
-        assert served.launches() == 0
+        assert implementation.launches() == 0
 
 
 def test_the_problem_that_is_recorded_says_how_x_lies() -> None:
@@ -173,10 +173,12 @@ def test_the_problem_that_is_recorded_says_how_x_lies() -> None:
         assert seen.pop() == replace(problem, row_major_a=not column_major)
 
 
-def gradients(served: Served, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor, call: Any) -> tuple[Any, ...]:
+def gradients(
+    implementation: Served, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor, call: Any
+) -> tuple[Any, ...]:
     x, weight = x.detach().requires_grad_(), weight.detach().requires_grad_()
     found = torch.autograd.grad(call(x, weight), (x, weight), grad)
-    return (*found, served.launches())
+    return (*found, implementation.launches())
 
 
 TRAINED = ("a16w16", "batched_a16w16")
@@ -199,28 +201,28 @@ def test_gradients_are_called_by_their_winners(op: str) -> None:
         (of_x, of_weight),
         (forward, of_x, of_weight),
     ):
-        served = Served(*rows)
+        implementation = Served(*rows)
         for _ in range(2):
-            *found, launches = gradients(served, x, weight, grad, served.gemm)
+            *found, launches = gradients(implementation, x, weight, grad, implementation.gemm)
             assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
             assert launches == len(rows)
     torch.compiler.reset()
-    compiled = torch.compile(served.gemm, backend="aot_eager", fullgraph=True, dynamic=False)
-    *found, launches = gradients(served, x, weight, grad, compiled)
+    compiled = torch.compile(implementation.gemm, backend="aot_eager", fullgraph=True, dynamic=False)
+    *found, launches = gradients(implementation, x, weight, grad, compiled)
     assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
     assert launches == 3
     # Gradients that nobody asks for are not computed.
-    served = Served(of_x)
-    served.gemm(x, weight.detach().requires_grad_()).backward(grad)
-    assert served.launches() == 0
+    implementation = Served(of_x)
+    implementation.gemm(x, weight.detach().requires_grad_()).backward(grad)
+    assert implementation.launches() == 0
 
 
 def test_gradients_are_differentiated_again() -> None:
     """Winners of gradients are operators too."""
     forward = problem_of("a16w16", True, False)
-    served = Served(forward, replace(forward, N=K, K=N, row_major_b=True))
+    implementation = Served(forward, replace(forward, N=K, K=N, row_major_b=True))
     x, weight, _ = operands(forward)
     x, weight = x.requires_grad_(), weight.requires_grad_()
-    (of_x,) = torch.autograd.grad(served.gemm(x, weight).sum(), x, create_graph=True)
+    (of_x,) = torch.autograd.grad(implementation.gemm(x, weight).sum(), x, create_graph=True)
     (of_weight,) = torch.autograd.grad(of_x.sum(), weight)
     assert torch.equal(of_weight, torch.full_like(weight, M))

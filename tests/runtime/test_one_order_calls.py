@@ -28,7 +28,7 @@ from genkern.runtime.linear import patch_model, report_model
 from genkern.runtime.process import default_context
 from genkern.runtime.process.default_context import Process
 from genkern.runtime.process.torch_ops import define
-from genkern.timing.libraries import KeptAlgorithm
+from genkern.timing.libraries import StoredAlgorithm
 
 N, K = 128, 256
 LOW = replace(CONFIG, BLOCK_SIZE_M=128, num_warps=8)
@@ -149,7 +149,7 @@ def test_operands_that_no_kernel_takes_are_copied(gemm: Gemm, gpu: FakeGpu) -> N
 @pytest.mark.parametrize("taken", [True, False])
 def test_an_algorithm_is_the_one_that_was_tested(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
     """For its own M alone; where the library would take another for operands that lie so, kernels serve."""
-    name, launched = KeptAlgorithm(130000, bytes(64)).name, []
+    name, launched = StoredAlgorithm(130000, bytes(64)).name, []
     problem = GemmProblem(64, N, K)
     rows = [marked(16), marked(64, choice="vendor", vendor=name, vendor_sums=SUMS)]
     bundle, kernels = planned(rows)

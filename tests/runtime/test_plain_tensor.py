@@ -17,7 +17,7 @@ from genkern.errors import InputError
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.calls.context import Context
 from genkern.runtime.calls.dispatch import Gemm
-from genkern.runtime.calls.plain_tensor import is_plain, is_pytorchs
+from genkern.runtime.calls.plain_tensor import is_plain, multiplies_itself
 from genkern.runtime.linear import patch_model
 from genkern.runtime.process.torch_ops import define
 
@@ -210,5 +210,12 @@ def test_which_tensors_are_plain() -> None:
     assert is_plain(torch.nn.Parameter(small(M, K)))
     assert not is_plain(torch.empty(M, K, device="meta"))
     assert not any(is_plain(ODD[kind]()) for kind in list(ODD)[:10])
-    assert not is_pytorchs(Weight(small(M, K)))
-    assert [kind for kind in ODD if is_pytorchs(ODD[kind]())] == ["nested", "jagged", "COO", "CSR", "wrapper", "masked"]
+    assert not multiplies_itself(Weight(small(M, K)))
+    assert [kind for kind in ODD if multiplies_itself(ODD[kind]())] == [
+        "nested",
+        "jagged",
+        "COO",
+        "CSR",
+        "wrapper",
+        "masked",
+    ]

@@ -62,8 +62,8 @@ def linears(bench: Bench) -> Any:
     return define_linears(bench.gemm, "test_stock_linears")
 
 
-def patched(model: Any, bench: Bench) -> Patch:
-    return patch_model(model, bench.gemm, bench.context)
+def patched(model: Any, builder: Bench) -> Patch:
+    return patch_model(model, builder.gemm, builder.context)
 
 
 TOKENS = torch.tensor([[5, 7, 11]])
@@ -228,10 +228,10 @@ def gated() -> Bench:
     return made
 
 
-def gates(bench: Bench) -> int:
+def gates(builder: Bench) -> int:
     """How often gated rows were launched since this was asked last."""
-    count = sum(each.symbol == "gate_rows" for each in bench.gpu.driver.launched)
-    bench.launches()
+    count = sum(each.symbol == "gate_rows" for each in builder.gpu.driver.launched)
+    builder.launches()
     return count
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from genkern.cli.options import parse
 from genkern.errors import InputError
-from genkern.search.command_line import asked_limit, asked_strategy
+from genkern.search.command_line import limit_option, strategy_option
 from genkern.search.strategies import DEFAULT
 
 SIZE = ("-m", "16", "-n", "128", "-k", "256")
@@ -27,21 +27,21 @@ SIZE = ("-m", "16", "-n", "128", "-k", "256")
 )
 def test_what_options_mean(given: str, said: str) -> None:
     """The short ones are the long ones; a protocol that measures everything leaves nothing out."""
-    assert asked_strategy(parse([*SIZE, *given.split()])).said == said
+    assert strategy_option(parse([*SIZE, *given.split()])).said == said
 
 
 def test_another_default() -> None:
     """Only where the options mean none."""
-    assert asked_strategy(parse([*SIZE]), "zero").said == "zero"
-    assert asked_strategy(parse([*SIZE, "--search", "cached"]), "zero").said == "cached"
-    assert asked_strategy(parse([*SIZE, "--protocol", "tune_gemm"]), "zero").said == "predicted"
+    assert strategy_option(parse([*SIZE]), "zero").said == "zero"
+    assert strategy_option(parse([*SIZE, "--search", "cached"]), "zero").said == "cached"
+    assert strategy_option(parse([*SIZE, "--protocol", "tune_gemm"]), "zero").said == "predicted"
 
 
 @pytest.mark.parametrize(("given", "said"), [("", ""), ("--budget 30s", "30s"), ("--search predicted --budget 7", "7")])
 def test_what_a_budget_means(given: str, said: str) -> None:
     """It goes with every strategy that does not measure everything by its name."""
     options = parse([*SIZE, *given.split()])
-    assert asked_limit(options, asked_strategy(options)).said == said
+    assert limit_option(options, strategy_option(options)).said == said
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_a_budget_means(given: str, said: str) -> None:
 def test_what_is_no_limit_is_said(given: str, said: str) -> None:
     options = parse([*SIZE, *given.split()])
     with pytest.raises(InputError, match=said):
-        asked_limit(options, asked_strategy(options))
+        limit_option(options, strategy_option(options))
 
 
 @pytest.mark.parametrize(
@@ -69,5 +69,5 @@ def test_what_is_no_limit_is_said(given: str, said: str) -> None:
 def test_what_contradicts_itself_is_said(given: str, said: str) -> None:
     """In one line."""
     with pytest.raises(InputError, match=said) as caught:
-        asked_strategy(parse([*SIZE, *given.split()]))
+        strategy_option(parse([*SIZE, *given.split()]))
     assert "\n" not in str(caught.value)

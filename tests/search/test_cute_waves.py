@@ -12,7 +12,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch, gpu_for_device
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.search.cost_model.cute_waves import programs_us
 from genkern.search.cost_model.predict import predict_us, promising_first
 
@@ -57,9 +57,9 @@ MEASURED = {
 
 def busy_us(problem: GemmProblem, config: Config, gpu: Gpu, unit_tflops: float) -> float:
     """Microseconds of all tiles, by what the config's form says of its clusters."""
-    turn = form_of(config).cost.turn
-    assert turn is not None
-    return programs_us(problem, config, turn, gpu, unit_tflops)
+    tile_wave = traits_of(config).cost.tile_wave
+    assert tile_wave is not None
+    return programs_us(problem, config, tile_wave, gpu, unit_tflops)
 
 
 @pytest.mark.parametrize("size", MEASURED, ids=str)

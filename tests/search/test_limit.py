@@ -10,7 +10,7 @@ from genkern.search.limit import Allowance, Limit
 from genkern.search.strategy import Unit
 
 UNITS = [Unit((Config("tiled", 64, 64, 64, 8, num_warps=4, num_stages=stages),)) for stages in range(2, 8)]
-OTHER_GROUP = Unit((UNITS[0].configs[0].having(GROUP_SIZE_M=1),))
+OTHER_GROUP = Unit((UNITS[0].configs[0].with_values(GROUP_SIZE_M=1),))
 
 
 @pytest.mark.parametrize(

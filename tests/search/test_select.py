@@ -13,9 +13,9 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
 from genkern.search.select import (
-    barren_families,
-    choice,
     estimate_of,
+    families_without_times,
+    faster_choice,
     finalists,
     interval_us,
     library_calls,
@@ -25,7 +25,7 @@ from genkern.search.select import (
 )
 from genkern.timing.libraries import VENDOR
 from genkern.timing.session import Budget
-from genkern.timing.statistics import tied
+from genkern.timing.statistics import is_tie
 
 PROBLEM = GemmProblem(64, 4096, 4096)
 PLAIN = Config("tiled", 64, 64, 32, 1, 1, 4, 2)
@@ -107,31 +107,31 @@ def test_rounds_are_compared_one_by_one() -> None:
         replace(final(name, us), samples_us=tuple(us * each for each in clock))
         for name, us in ((PLAIN, 100), (VENDOR, 101))
     )
-    assert tied(estimate_of(one), estimate_of(other))
-    assert choice(one, other) == "config"
+    assert is_tie(estimate_of(one), estimate_of(other))
+    assert faster_choice(one, other) == "config"
 
 
 def test_who_is_faster_is_said_by_the_common_rounds() -> None:
     """Whoever has other rounds besides, of a slower clock, has the larger median, and is the faster for all that."""
     short = replace(final(PLAIN, 103.5), samples_us=(103.4, 103.5, 103.6, 103.5, 103.5))
     long = (100.0, 100.1, 99.9, 100.0, 100.0, *[110.0] * 20)
-    assert choice(short, replace(final(VENDOR, 110), samples_us=long)) == "vendor"
+    assert faster_choice(short, replace(final(VENDOR, 110), samples_us=long)) == "vendor"
     assert names(ranking([short, replace(final(SPLIT, 110), samples_us=long)])) == [SPLIT.name, PLAIN.name]
     # Two levels of the clock, and the config is the slower one in each round.
     clock = [100.0] * 5 + [102.5] * 7
     one = replace(final(PLAIN, 100.8), samples_us=tuple(each * 1.008 for each in clock))
-    assert choice(one, replace(final(VENDOR, 102.5), samples_us=tuple(clock))) == "vendor"
+    assert faster_choice(one, replace(final(VENDOR, 102.5), samples_us=tuple(clock))) == "vendor"
 
 
 def test_a_tie_with_the_vendor_library_is_a_win_of_neither() -> None:
     """A dispatcher uses a config only where it is faster beyond doubt; whose the doubt is the choice says."""
-    assert choice(final(PLAIN, 100), final(VENDOR, 102)) == "config"
-    assert choice(final(PLAIN, 100), final(VENDOR, 100.3)) == "tie"
-    assert choice(final(PLAIN, 100.3), final(VENDOR, 100)) == "tie"
-    assert choice(final(PLAIN, 100, 0.05), final(VENDOR, 101, 0.05)) == "tie"
-    assert choice(final(PLAIN, 100), final(VENDOR, 90)) == "vendor"
-    assert choice(final(PLAIN, 100), None) == "config"
-    assert choice(final(PLAIN, 100), Measurement(VENDOR, Outcome.LAUNCH_FAILED, "cudagraph")) == "config"
+    assert faster_choice(final(PLAIN, 100), final(VENDOR, 102)) == "config"
+    assert faster_choice(final(PLAIN, 100), final(VENDOR, 100.3)) == "tie"
+    assert faster_choice(final(PLAIN, 100.3), final(VENDOR, 100)) == "tie"
+    assert faster_choice(final(PLAIN, 100, 0.05), final(VENDOR, 101, 0.05)) == "tie"
+    assert faster_choice(final(PLAIN, 100), final(VENDOR, 90)) == "vendor"
+    assert faster_choice(final(PLAIN, 100), None) == "config"
+    assert faster_choice(final(PLAIN, 100), Measurement(VENDOR, Outcome.LAUNCH_FAILED, "cudagraph")) == "config"
 
 
 def test_calls_of_libraries_are_ordered_by_their_times() -> None:
@@ -146,9 +146,9 @@ def test_calls_of_libraries_are_ordered_by_their_times() -> None:
 def test_where_no_config_may_win_the_library_is_chosen() -> None:
     """However slow; but not where it has no call."""
     only = Budget(libraries="torch")
-    assert choice(final(PLAIN, 100), final(VENDOR, 200), only) == "vendor"
-    assert choice(final(PLAIN, 100), None, only) == "config"
-    assert choice(final(PLAIN, 100), Measurement(VENDOR, Outcome.NOT_SEEN, "rocprofv3"), only) == "config"
+    assert faster_choice(final(PLAIN, 100), final(VENDOR, 200), only) == "vendor"
+    assert faster_choice(final(PLAIN, 100), None, only) == "config"
+    assert faster_choice(final(PLAIN, 100), Measurement(VENDOR, Outcome.NOT_SEEN, "rocprofv3"), only) == "config"
 
 
 def test_a_config_that_beats_the_vendor_library_leads_a_tie() -> None:
@@ -156,7 +156,7 @@ def test_a_config_that_beats_the_vendor_library_leads_a_tie() -> None:
     finals, vendor = [final(SPLIT, 100), final(PLAIN, 100.2)], final(VENDOR, 100.6)
     assert ranking(finals)[0].config == PLAIN.name
     assert ranking(finals, vendor)[0].config == SPLIT.name
-    assert choice(ranking(finals, vendor)[0], vendor) == "config"
+    assert faster_choice(ranking(finals, vendor)[0], vendor) == "config"
 
 
 def test_nobody_measured_is_an_empty_ranking() -> None:
@@ -174,7 +174,7 @@ def test_a_ranking_keeps_everyone_and_leads_with_one_tied_with_the_fastest(
     ranked = ranking(finals)
     assert sorted(names(ranked)) == sorted(names(finals))
     fastest = min(finals, key=lambda m: m.duration_us or 0)
-    assert tied(estimate_of(ranked[0]), estimate_of(fastest))
+    assert is_tie(estimate_of(ranked[0]), estimate_of(fastest))
     assert ranking(list(reversed(finals))) == ranked
 
 
@@ -208,7 +208,7 @@ def test_a_family_of_which_nothing_runs_is_named() -> None:
         *ended("tiled_tma", Outcome.OVER_RESOURCES, Outcome.IDENTICAL),
         *ended("skinny", refused, Outcome.WRONG),
     ]
-    assert barren_families(found) == [
+    assert families_without_times(found) == [
         "no gemv config ran (launch_failed 1, crashed 1): no",
         "no persistent_tma config ran (compile_failed 2, compile_timed_out 1): RuntimeError: PassManager::run failed",
     ]
@@ -223,7 +223,7 @@ def test_families_that_end_alike_share_a_line() -> None:
         *ended("cute_tcgen05", Outcome.COMPILE_FAILED, message=missing),
         *ended("tiled", Outcome.MEASURED),
     ]
-    assert barren_families(found) == [f"no cute_tcgen05, cute_wgmma config ran (compile_failed 4): {missing}"]
+    assert families_without_times(found) == [f"no cute_tcgen05, cute_wgmma config ran (compile_failed 4): {missing}"]
 
 
 def test_a_form_of_which_nothing_runs_is_named() -> None:
@@ -236,7 +236,7 @@ def test_a_form_of_which_nothing_runs_is_named() -> None:
         *ended("tiled_swapped", Outcome.LAUNCH_FAILED, message="one"),
         *ended("tiled", Outcome.CRASHED, message="other"),
     ]
-    assert barren_families(found) == [
+    assert families_without_times(found) == [
         "no tiled config ran (crashed 1): other",
         "no tiled_semaphore_swapped config ran (launch_failed 1): one",
         "no warp_specialized_ck4_swapped config ran (compile_failed 1): no cluster of 4",

@@ -56,7 +56,7 @@ BEST = [
     ("a4w4_blockscale", "gfx950", (8, 512, 7168), tile(4, 16, 128, split_k=8)),
     ("a8w8_blockscale", "gfx1201", (1024, 1024, 4096), tile(64, 64, 128, num_stages=1)),
     ("a16w4", "gfx942", (8, 512, 7168), tile(8, 64, 128, split_k=28, mfma=0)),
-    ("a16w8", "gfx1201", (16, 512, 7168), tile(16, 16, 256, split_k=14).having(cache_modifier=".cg")),
+    ("a16w8", "gfx1201", (16, 512, 7168), tile(16, 16, 256, split_k=14).with_values(cache_modifier=".cg")),
     ("fused_moe", "gfx950", (16, 512, 2048), tile(4, 64, 128, mfma=0)),
 ]
 
@@ -116,4 +116,4 @@ def test_waves_of_32_lanes_share_a_unit_with_more_splits() -> None:
     """RDNA 4 has 64 CUs: 64 workgroups of 512 tiles in eight parts, where an MI300X would have 13."""
     problem, config = GemmProblem(16, 8192, 8192), tile(16, 16, 128, split_k=8)
     assert not rule_for("split_k_many", (1,))(problem, config, RDNA4)
-    assert rule_for("split_k_many", (1,))(problem, config.having(SPLIT_K=16), RDNA4)
+    assert rule_for("split_k_many", (1,))(problem, config.with_values(SPLIT_K=16), RDNA4)

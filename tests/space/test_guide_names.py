@@ -182,11 +182,11 @@ def test_two_programs_for_a_tile() -> None:
 @pytest.mark.parametrize("stem", CUTE_FORMS)
 def test_there_and_back(stem: str, tmp_path: Path) -> None:
     """The entry of a config is that config's alone."""
-    (family, others), form = PLACES[stem], FORMS[stem]
+    (family, others), traits = PLACES[stem], FORMS[stem]
     arch, warps = ("sm_90", 8) if family == "cute_wgmma" else ("sm_100", 4)
-    sides = (64, 128) if form.swapped else (128, 64)
+    sides = (64, 128) if traits.swapped else (128, 64)
     # The second has neither the K-block nor the warps that an entry without them stands for.
     for block_k, num_warps in ((64, warps), (32, 2 * warps)):
-        splits = 2 if form.splits_k else 1
+        splits = 2 if traits.splits_k else 1
         config = Config(family, *sides, block_k, 8, splits, num_warps, 4, others)
         assert list(configs_of(space_of(tmp_path, in_guide_names(config), arch))) == [config]

@@ -15,7 +15,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.gpus import gpu_for_arch, known_archs
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of, sides, together
+from genkern.kernels.catalogue import sides, together, traits_of
 from genkern.kernels.contract.gluon_tile import buffer_bytes, powers_of
 from genkern.ops.op import get_op
 from genkern.space.prune import Pruned, explain, prune
@@ -54,7 +54,7 @@ def main_kernels(configs: list[Config]) -> int:
 
 def stems(configs: list[Config]) -> set[str]:
     """What the kernels of these configs are called after."""
-    return {form_of(config).stem for config in configs}
+    return {traits_of(config).stem for config in configs}
 
 
 @pytest.mark.parametrize("size", PUBLISHED, ids=str)
@@ -111,7 +111,7 @@ def test_sm90_small_m_varies_split_k(m: int) -> None:
     """For two to 16 rows and K >= 4096 there are many ways to split K, and rows are not padded past 64."""
     result = pruned((m, 4096, 4096), "sm_90")
     assert len({config.SPLIT_K for config in result.kept}) >= 8
-    upright = [config for config in result.kept if form_of(config).stem in ("tiled", "tiled_tma", "persistent_tma")]
+    upright = [config for config in result.kept if traits_of(config).stem in ("tiled", "tiled_tma", "persistent_tma")]
     assert {config.BLOCK_SIZE_M for config in upright} == {16, 64}
     assert {config.GROUP_SIZE_M for config in result.kept} == {1}
     kept = stems(result.kept)
@@ -161,11 +161,11 @@ def test_odd_sizes_keep_something(size: tuple[int, int, int], op: str, arch: str
     """Every default space has configs for sizes that no block divides and no descriptor aligns, but on copies."""
     kept = pruned(size, arch, op=op).kept
     assert kept
-    forms = [form_of(config) for config in kept]
-    assert not any(form.uses_tma and not form.realigned for form in forms)
+    forms = [traits_of(config) for config in kept]
+    assert not any(traits.uses_tma and not traits.realigned for traits in forms)
     # Not for one row of 16 bits, which has no dot.
     copies = (arch, op) == ("sm_90", "a16w16") and size[0] > 1
-    assert any(form.realigned for form in forms) is copies
+    assert any(traits.realigned for traits in forms) is copies
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_amd_wide_has_the_parameters_of_amd_tuned(size: tuple[int, int, int]) ->
     fields = ("num_stages", "matrix_instr_nonkdim", "kpack", "schedule_hint", "xcd_remap", "cache_modifier")
     for field in (*fields, "waves_per_eu"):
         of_wide, of_tuned = (
-            {getattr(config, field) for config in result.kept if form_of(config).stem == "tiled"}
+            {getattr(config, field) for config in result.kept if traits_of(config).stem == "tiled"}
             for result in (wide, tuned)
         )
         assert of_wide >= of_tuned, field

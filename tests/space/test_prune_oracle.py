@@ -14,7 +14,7 @@ from space_configs import configs_of, configs_of_family
 from genkern.gemm.dtypes import parse_dtype
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
 from genkern.space.prune import Pruned, prune
@@ -36,8 +36,8 @@ def naive(space: Space, problem: GemmProblem, gpu: Gpu) -> Pruned:
             if why := legal(problem, config, gpu):
                 illegal[why] += 1
                 continue
-            form = form_of(config)
-            name = next((name for name, drop in rules if is_for(name, form) and drop(problem, config, gpu)), None)
+            traits = traits_of(config)
+            name = next((name for name, drop in rules if is_for(name, traits) and drop(problem, config, gpu)), None)
             if name is None:
                 kept.append(config)
             else:

@@ -15,7 +15,7 @@ from long_tests import repeats
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import FAMILIES, form_of
+from genkern.kernels.catalogue import FAMILIES, traits_of
 from genkern.kernels.contract.family import Family
 from genkern.kernels.contract.sum_order import equal_shares
 from genkern.space.rules.registry import RULE_NAMES, RULES, is_for, reason, rule_for
@@ -223,9 +223,9 @@ def test_drops_what_it_says_and_keeps_a_neighbour(
 ) -> None:
     """At the border that the rule names, one side is dropped and the other kept."""
     drop = rule_for(rule, GROUP_SIZES)
-    assert is_for(rule, form_of(dropped[1]))
+    assert is_for(rule, traits_of(dropped[1]))
     assert drop(*dropped, gpu) is True
-    assert not (is_for(rule, form_of(kept[1])) and drop(*kept, gpu))
+    assert not (is_for(rule, traits_of(kept[1])) and drop(*kept, gpu))
 
 
 def test_every_rule_is_tested() -> None:

@@ -9,7 +9,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import sums_of
 from genkern.space.prune import explain, prune
 from genkern.space.space import FamilySpace, Space, load_space
-from genkern.tuning.invariant.sum_order_constraint import ANY_ORDER, Orders
+from genkern.tuning.invariant.sum_order_constraint import ANY_ORDER, SumOrderConstraint
 
 GPU = gpu_for_arch("sm_90")
 WHOLE = "wgmma k16"
@@ -19,7 +19,7 @@ def test_a_space_keeps_the_order_that_is_asked() -> None:
     """All of its configs of it, also where rules would leave another family; the others are counted."""
     small = Space("x", ("sm_90",), ("a16w16",), (family(),), ("dot_for_one_row",))
     problem = GemmProblem(1, 4096, 4096)
-    space = Orders({problem: WHOLE}).space_of(problem, small)
+    space = SumOrderConstraint({problem: WHOLE}).space_of(problem, small)
     pruned = prune(space, problem, GPU)
     assert {sums_of(problem, config, "sm_90") for config in pruned.kept} == {WHOLE}
     assert sum(pruned.illegal.values()) + sum(pruned.dropped.values()) + len(pruned.kept) == space.size
@@ -27,7 +27,9 @@ def test_a_space_keeps_the_order_that_is_asked() -> None:
     # As it is read, one row has other families.
     assert not prune(small, problem, GPU).kept
     assert ANY_ORDER.space_of(problem, small) is small
-    assert not prune(Orders({problem: WHOLE}, frozenset({problem})).space_of(problem, small), problem, GPU).kept
+    assert not prune(
+        SumOrderConstraint({problem: WHOLE}, frozenset({problem})).space_of(problem, small), problem, GPU
+    ).kept
 
 
 def family() -> FamilySpace:

@@ -17,8 +17,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import parse_dtype
 from genkern.gemm.gpus import gpu_for_arch, known_archs
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of, formed
-from genkern.kernels.contract.traits import Form
+from genkern.kernels.catalogue import traits_for, traits_of
+from genkern.kernels.contract.traits import KernelTraits
 from genkern.kernels.legality import legal, legal_problem
 from genkern.ops.op import get_op
 from genkern.space.prune import prune
@@ -59,7 +59,7 @@ def won_nothing(arch: str) -> set[str]:
     """Forms for wgmma with which nothing was won on an H200: they need no space."""
     if arch != "sm_90":
         return set()
-    return {*RINGS, *WGMMA_IN_CUTE} - {form_of(row.config).stem for row in shipped_rows("nvidia_h200") if row.config}
+    return {*RINGS, *WGMMA_IN_CUTE} - {traits_of(row.config).stem for row in shipped_rows("nvidia_h200") if row.config}
 
 
 def compiles(stem: str, arch: str) -> bool:
@@ -69,14 +69,14 @@ def compiles(stem: str, arch: str) -> bool:
 
 def kept_forms(space: Space, problem: GemmProblem, arch: str) -> set[str]:
     """What the kernels that pruning leaves are called after."""
-    return {form_of(config).stem for config in prune(space, problem, gpu_for_arch(arch)).kept}
+    return {traits_of(config).stem for config in prune(space, problem, gpu_for_arch(arch)).kept}
 
 
 @cache
 def stems_of(entry: FamilySpace) -> frozenset[str]:
     """What the kernels of an entry's configs are called after."""
-    forms = (formed(part.family, part.chosen) for part in entry.parts())
-    return frozenset(form.stem for form in forms if isinstance(form, Form))
+    forms = (traits_for(part.family, part.chosen) for part in entry.parts())
+    return frozenset(traits.stem for traits in forms if isinstance(traits, KernelTraits))
 
 
 def keeps_something(space: Space, problem: GemmProblem, arch: str) -> bool:
@@ -90,7 +90,7 @@ def keeps_something(space: Space, problem: GemmProblem, arch: str) -> bool:
             if not legal_problem(problem, *PLACES[stem], gpu)
         }
         for config in one_of_each_tile(entry):
-            asked = rules.get(form_of(config).stem)
+            asked = rules.get(traits_of(config).stem)
             if asked is None or any(drop(problem, config, gpu) for drop in asked):
                 continue
             if not legal(problem, config, gpu):

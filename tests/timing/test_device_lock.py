@@ -10,15 +10,15 @@ import time
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from genkern.timing.device_lock import Turn, in_turn
+from genkern.timing.device_lock import DeviceLock, holds_device
 
 _FORK = multiprocessing.get_context("fork")
 
 
 def _uses(path: str, times: int, told: str) -> None:
-    turn = Turn(path)
+    device_lock = DeviceLock(path)
     for _ in range(times):
-        with turn.held(), turn.held():
+        with device_lock.hold(), device_lock.hold():
             for what in ("begins", "ends"):
                 with open(told, "a") as file:
                     file.write(f"{os.getpid()} {what}\n")
@@ -26,7 +26,7 @@ def _uses(path: str, times: int, told: str) -> None:
 
 
 def _holds(path: str, has_it: Event) -> None:
-    with Turn(path).held():
+    with DeviceLock(path).hold():
         has_it.set()
         time.sleep(60)
 
@@ -55,7 +55,7 @@ def test_a_killed_process_gives_its_turn_back(tmp_path: Path) -> None:
     got_it = threading.Event()
 
     def take() -> None:
-        with Turn(str(tmp_path / "gpu")).held():
+        with DeviceLock(str(tmp_path / "gpu")).hold():
             got_it.set()
 
     waiter = threading.Thread(target=take)
@@ -71,15 +71,15 @@ def test_a_device_of_ones_own_is_always_there(tmp_path: Path) -> None:
     """Without a file nobody waits for anybody, and a method holds it for all that it does."""
 
     class Uses:
-        def __init__(self, turn: Turn) -> None:
-            self.turn = turn
+        def __init__(self, device_lock: DeviceLock) -> None:
+            self.device_lock = device_lock
 
-        @in_turn
+        @holds_device
         def twice(self, number: int, *, more: int) -> int:
             return 2 * number + more
 
-    assert Uses(Turn()).twice(3, more=1) == 7
-    shared = Turn(str(tmp_path / "gpu"))
+    assert Uses(DeviceLock()).twice(3, more=1) == 7
+    shared = DeviceLock(str(tmp_path / "gpu"))
     assert Uses(shared).twice(3, more=1) == 7
-    with Turn(str(tmp_path / "gpu")).held():
-        assert Uses(Turn()).twice(4, more=0) == 8
+    with DeviceLock(str(tmp_path / "gpu")).hold():
+        assert Uses(DeviceLock()).twice(4, more=0) == 8

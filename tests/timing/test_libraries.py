@@ -8,21 +8,21 @@ from genkern.errors import InputError
 from genkern.timing.libraries import (
     AITER,
     AsmKernel,
-    KeptAlgorithm,
+    StoredAlgorithm,
     asm_kernel,
     call_name,
     is_call,
-    kept_algorithm,
     library_of,
     parse_libraries,
+    stored_algorithm,
 )
 
-KEPT = KeptAlgorithm(131000, bytes(range(64)))
+KEPT = StoredAlgorithm(131000, bytes(range(64)))
 
 
 def test_an_algorithm_goes_through_its_name() -> None:
     """The 64 bytes and the version come back; a name is one line without what YAML or CSV would quote."""
-    assert kept_algorithm(KEPT.name) == KEPT
+    assert stored_algorithm(KEPT.name) == KEPT
     assert KEPT.name.startswith("cublaslt 131000 000102")
     assert is_call(KEPT.name)
     assert is_call("torch")
@@ -33,7 +33,7 @@ def test_an_algorithm_goes_through_its_name() -> None:
 )
 def test_other_names_are_no_algorithm(name: str) -> None:
     """A cut or changed one is not taken for another algorithm."""
-    assert kept_algorithm(name) is None
+    assert stored_algorithm(name) is None
     assert not is_call(name)
 
 

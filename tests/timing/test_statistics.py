@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkern.timing.statistics import Estimate, beaten, compared, estimate, relative_spread, stop_reason, tied
+from genkern.timing.statistics import Estimate, compare, estimate, is_beaten, is_tie, relative_spread, stop_reason
 
 times = st.lists(st.floats(0.5, 1e6), min_size=1, max_size=70)
 
@@ -67,19 +67,19 @@ def test_spread_is_the_deviation_without_outliers() -> None:
 def test_overlapping_intervals_or_close_medians_tie() -> None:
     """Overlapping intervals tie, and medians within 0.5 % tie whatever their intervals; others do not."""
     a = Estimate(100, 99.9, 100.1)
-    assert tied(a, Estimate(102, 100.05, 103))
-    assert tied(a, Estimate(100.4, 100.3, 100.5))
-    assert not tied(a, Estimate(100.6, 100.5, 100.7))
-    assert tied(Estimate(100.4, 100.3, 100.5), a)
-    assert not tied(Estimate(100.6, 100.5, 100.7), a)
+    assert is_tie(a, Estimate(102, 100.05, 103))
+    assert is_tie(a, Estimate(100.4, 100.3, 100.5))
+    assert not is_tie(a, Estimate(100.6, 100.5, 100.7))
+    assert is_tie(Estimate(100.4, 100.3, 100.5), a)
+    assert not is_tie(Estimate(100.6, 100.5, 100.7), a)
 
 
 def test_only_a_clear_gap_is_beaten() -> None:
     """Beaten means that the whole interval is more than 3 % above the leader's, not just the median."""
     leader = Estimate(100, 99, 101)
-    assert not beaten(Estimate(110, 104, 115), leader)
-    assert beaten(Estimate(110, 104.1, 115), leader)
-    assert not beaten(leader, leader)
+    assert not is_beaten(Estimate(110, 104, 115), leader)
+    assert is_beaten(Estimate(110, 104.1, 115), leader)
+    assert not is_beaten(leader, leader)
 
 
 def _noisy(center: float, noise: float, count: int, seed: int) -> list[float]:
@@ -113,10 +113,10 @@ def test_rounds_go_on_while_noise_hides_the_winner() -> None:
 def test_samples_of_the_same_rounds_are_compared_round_by_round() -> None:
     """What moves both tells nothing; where one is the faster by turns, or there are few rounds, nobody can say."""
     drift = [100 + 5 * (i % 7) for i in range(30)]
-    assert tied(estimate(drift), estimate([1.01 * each for each in drift]))
-    assert compared(drift, [1.01 * each for each in drift]) == -1
-    assert compared([1.01 * each for each in drift], drift[:20]) == 1
-    assert compared(drift, [1.004 * each for each in drift]) == 0
-    assert compared(drift, [(1.02 if i % 2 else 0.98) * each for i, each in enumerate(drift)]) == 0
-    assert compared(drift[:4], [1.01 * each for each in drift[:4]]) == 0
-    assert compared([100.0] * 4, [102.0] * 4) == -1
+    assert is_tie(estimate(drift), estimate([1.01 * each for each in drift]))
+    assert compare(drift, [1.01 * each for each in drift]) == -1
+    assert compare([1.01 * each for each in drift], drift[:20]) == 1
+    assert compare(drift, [1.004 * each for each in drift]) == 0
+    assert compare(drift, [(1.02 if i % 2 else 0.98) * each for i, each in enumerate(drift)]) == 0
+    assert compare(drift[:4], [1.01 * each for each in drift[:4]]) == 0
+    assert compare([100.0] * 4, [102.0] * 4) == -1

@@ -21,7 +21,7 @@ from genkern.errors import InputError, ResultsError
 from genkern.files.file_kind import kind_of, read_results
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.packing.packer import Packer
 from genkern.packing.rows import rows_of, with_calls
 from genkern.result.result import Proof, Result
@@ -111,7 +111,7 @@ def test_an_exact_key(tmp_path: Path) -> None:
     found(a, b, c, gpu)
     first, second = gpu.driver.launched
     assert first == second
-    assert first.symbol.startswith(f"matmul_{form_of(found.config).stem}")
+    assert first.symbol.startswith(f"matmul_{traits_of(found.config).stem}")
     assert {each.address for each in gpu.driver.encoded} <= {a.data_ptr(), b.data_ptr(), c.data_ptr()}
 
 

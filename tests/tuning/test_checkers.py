@@ -18,7 +18,7 @@ from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
 from genkern.kernels.generate import generate
 from genkern.timing.session import Budget, Session
-from genkern.tuning.checkers import DeviceChecker, InterpreterChecker, reduced
+from genkern.tuning.checkers import DeviceChecker, InterpreterChecker, reduced_problem
 
 SIZES = st.integers(1, 10_000) | st.sampled_from([1, 16, 4096, 4097, MAX_DIMENSION])
 BLOCKS = st.sampled_from([16, 32, 64, 128, 256])
@@ -29,7 +29,7 @@ CONFIGS = st.builds(Config, st.just("tiled"), BLOCKS, BLOCKS, BLOCKS, st.integer
 def test_reduced_sizes_overhang_where_the_problem_does(m: int, n: int, k: int, config: Config) -> None:
     """A reduced size runs the same kernels, with the same remainder in each dimension, and is no larger."""
     problem = GemmProblem(m, n, k, bias=True)
-    small = reduced(problem, config)
+    small = reduced_problem(problem, config)
     assert variants_of(small, config) == variants_of(problem, config)
     assert dataclasses.replace(small, M=m, N=n, K=k) == problem
     for whole, size, block in (
@@ -44,7 +44,7 @@ def test_reduced_sizes_overhang_where_the_problem_does(m: int, n: int, k: int, c
 @given(m=SIZES, n=SIZES, k=SIZES, config=CONFIGS)
 def test_reduced_sizes_finish(m: int, n: int, k: int, config: Config) -> None:
     """At most two tiles each way, and blocks of K for every second split: seconds under the interpreter."""
-    small = reduced(GemmProblem(m, n, k), config)
+    small = reduced_problem(GemmProblem(m, n, k), config)
     assert small.M <= 2 * config.BLOCK_SIZE_M
     assert small.N <= 2 * config.BLOCK_SIZE_N
     k_blocks = 3 * max(1, config.SPLIT_K // 2) + 1
@@ -57,7 +57,7 @@ def test_reduced_sizes_keep_the_kernel_text(m: int, n: int, k: int, config: Conf
     problem = GemmProblem(m, n, k)
     if max(m * k, k * n, m * n * config.SPLIT_K) >= 2**31:
         return
-    small = reduced(problem, config)
+    small = reduced_problem(problem, config)
     assert generate(small, [config], "any").source_sha256 == generate(problem, [config], "any").source_sha256
 
 
@@ -90,7 +90,7 @@ def test_a_right_kernel_passes(
     check = InterpreterChecker(err_ratio=0.0).check(session_for(problem, hostile_path), Candidate(config, ()))
     assert check.passed, check
     assert (check.config, check.method, check.message) == (config.name, "interpreter", "")
-    assert check.problem_size == reduced(problem, config).size != problem.size
+    assert check.problem_size == reduced_problem(problem, config).size != problem.size
     # The interpreter does not multiply bf16, nor the CPU the fnuz encodings.
     assert check.stand_in == {"bf16": "fp16", "fp8e4m3fnuz": "fp8e4m3fn"}[problem.dtype_a]
     assert list(hostile_path.iterdir()) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
-from genkern.compile.candidate_builder import Job
+from genkern.compile.candidate_builder import ProblemBuild
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import TIE, Candidate, Measurement, Outcome
@@ -18,20 +18,20 @@ from genkern.profiling.clocks import ThrottleGuard
 from genkern.profiling.finals import Finals, Rounds, confirmation_rounds, run_finals
 from genkern.result.result import Result
 from genkern.search.select import finalists, library_calls
-from genkern.timing.libraries import OURS, VENDOR, KeptAlgorithm, library_of
-from genkern.timing.profiler import Unshared
+from genkern.timing.libraries import OURS, VENDOR, StoredAlgorithm, library_of
+from genkern.timing.profiler import ExclusiveDevice
 from genkern.timing.session import Budget, Session
 from genkern.tuning.tune import Provenance, Report, Tuner
 
 PROBLEM = GemmProblem(64, 4096, 4096)
 TWELVE = [Config("tiled", 64, 64, 32, num_stages=stages) for stages in range(2, 14)]
-CALLS = [VENDOR, *(KeptAlgorithm(131000, bytes([i] * 64)).name for i in (1, 2))]
+CALLS = [VENDOR, *(StoredAlgorithm(131000, bytes([i] * 64)).name for i in (1, 2))]
 # Fewer rounds than usual, so that there is more to see, and to make it quick.
 BUDGET = Budget(min_rounds=10, final_rounds=20)
 SIZES = 60
 
 
-class NoisyDevice(Unshared):
+class NoisyDevice(ExclusiveDevice):
     """A profiler on which every call takes 30 us, up to 2 % of noise a sample and a clock that wanders by 1 %."""
 
     time_source = "cudagraph"
@@ -78,8 +78,8 @@ def decided(seed: int, folder: Path) -> tuple[Result, ProblemFacts]:
         config.name: Measurement(config.name, Outcome.MEASURED, "cudagraph", "screen", 30.0) for config in TWELVE
     }
     session = Session("m.py", PROBLEM, "sm_90", 0, str(folder), BUDGET)
-    job = Job(session, {config.name: Candidate(config, ()) for config in TWELVE})
-    winner = tuner._choose(job, journal.of(PROBLEM), report)
+    build = ProblemBuild(session, {config.name: Candidate(config, ()) for config in TWELVE})
+    winner = tuner._choose(build, journal.of(PROBLEM), report)
     journal.close()
     assert winner is not None
     return winner, journal.of(PROBLEM)

@@ -14,13 +14,13 @@ from rich.console import Console
 from small_gemms import target_of
 from winner_factory import write_results
 
-from genkern.compile.build_environment import Workshop
+from genkern.compile.build_environment import BuildEnvironment
 from genkern.compile.cache import BinaryCache
-from genkern.compile.compile_queue import Tell
+from genkern.compile.compile_queue import ResultCallback
 from genkern.compile.compiler import CompileJob
 from genkern.compile.farm import Farm
 from genkern.files.exchange import vllm
-from genkern.files.exchange.peers import run_elsewhere
+from genkern.files.exchange.peers import runnable_by_peers
 from genkern.files.file_kind import read_results
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
@@ -36,7 +36,7 @@ from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import Event, Measured, Strategy, Task, Unit, units_of
 from genkern.space.space import load_space
 from genkern.timing.session import Budget
-from genkern.tuning.peer_timings import AT_LEAST, besides, times_kept
+from genkern.tuning.peer_timings import AT_LEAST, extra_configs, kept_times
 from genkern.tuning.progress import Progress
 from genkern.tuning.tune import Provenance, Tuner
 
@@ -56,7 +56,7 @@ class FarmOfNobody(Farm):
     def __init__(self, folder: Path) -> None:
         super().__init__(BinaryCache(folder), target_of("sm_90"), "3.6.0", jobs=2, timeout_s=1.0)
 
-    def order(self, owner: Hashable, jobs: Sequence[tuple[int, CompileJob]], tell: Tell) -> None:
+    def order(self, owner: Hashable, jobs: Sequence[tuple[int, CompileJob]], tell: ResultCallback) -> None:
         for _, job in jobs:
             tell(job.key, Binary(job.key, "/entry", "symbol", Resources()))
 
@@ -67,7 +67,7 @@ class OneOfOurOwn(Strategy):
     made: list[OneOfOurOwn]
 
     def __init__(self, task: Task) -> None:
-        plain = set(run_elsewhere(task.problem, task.configs, "nvidia"))
+        plain = set(runnable_by_peers(task.problem, task.configs, "nvidia"))
         self.now = units_of(config for config in task.configs if config not in plain)[:1]
         self.told: list[Event] = []
         OneOfOurOwn.made.append(self)
@@ -84,12 +84,14 @@ class OneOfOurOwn(Strategy):
 def tuner(folder: Path, limit: Limit, **changes: object) -> Iterator[Tuner]:
     OneOfOurOwn.made = []
     where = {"module_dir": str(folder / "modules"), "keep_modules": False}
-    workshop = Workshop(FarmOfNobody(folder / "cache"), GPU, "sm_90", Budget(), init_type="hpl", **where)
+    build_environment = BuildEnvironment(
+        FarmOfNobody(folder / "cache"), GPU, "sm_90", Budget(), init_type="hpl", **where
+    )
     chosen = ChosenStrategy("one", OneOfOurOwn, **changes)
     provenance = Provenance("sm_90", "NVIDIA H200", ())
     journal = Journal(folder / "journal", {})
     spaces = {problem.op: load_space(None, "sm_90", problem.op) for problem in (BLOCKS, experts("down"))}
-    parts = workshop, PredictProfiler(), None, journal, Progress(Console(quiet=True)), provenance, Budget()
+    parts = build_environment, PredictProfiler(), None, journal, Progress(Console(quiet=True)), provenance, Budget()
     yield Tuner(spaces.__getitem__, *parts, strategy=chosen, limit=limit)
     journal.close()
 
@@ -135,20 +137,20 @@ def test_what_was_measured_anyway_counts() -> None:
     """A search that has tried enough of them measures none besides; formats that no other program has have none."""
     problem = experts("gate_up")
     configs = [Config("tiled", m, n, 64, 8, 1, 4, 3) for m in (16, 32, 64) for n in (32, 64, 128)]
-    assert len(besides(problem, configs, GPU, [])) == AT_LEAST
+    assert len(extra_configs(problem, configs, GPU, [])) == AT_LEAST
     measured = [config.name for config in configs[: AT_LEAST - 1]]
-    (one,) = besides(problem, configs, GPU, measured)
+    (one,) = extra_configs(problem, configs, GPU, measured)
     assert one.name not in measured
-    assert besides(problem, configs, GPU, [*measured, one.name]) == []
-    assert besides(GemmProblem(64, 512, 512), configs, GPU, []) == []
+    assert extra_configs(problem, configs, GPU, [*measured, one.name]) == []
+    assert extra_configs(GemmProblem(64, 512, 512), configs, GPU, []) == []
 
 
 def test_amd_has_aiter() -> None:
     """AITER's Triton kernels run plain products on AMD's GPUs, with SPLIT_K."""
     plain, split = Config("tiled", 64, 64, 64, 8, 1, 4, 2), Config("tiled", 64, 64, 64, 8, 2, 4, 2)
-    assert run_elsewhere(GemmProblem(64, 512, 512), [plain, split], "amd") == [plain, split]
-    assert run_elsewhere(GemmProblem(64, 512, 512), [plain, split], "nvidia") == []
-    assert run_elsewhere(BLOCKS, [plain, split], "nvidia") == [plain]
+    assert runnable_by_peers(GemmProblem(64, 512, 512), [plain, split], "amd") == [plain, split]
+    assert runnable_by_peers(GemmProblem(64, 512, 512), [plain, split], "nvidia") == []
+    assert runnable_by_peers(BLOCKS, [plain, split], "nvidia") == [plain]
 
 
 def test_wrong_ones_are_not_kept() -> None:
@@ -158,4 +160,4 @@ def test_wrong_ones_are_not_kept() -> None:
     screened = [Measurement(c.name, Outcome.MEASURED, "cudagraph", "screen", us) for c, us in times.items()]
     screened.append(Measurement(lost.name, Outcome.CRASHED, "cudagraph"))
     ends = {wrong.name: Measurement(wrong.name, Outcome.WRONG, "cudagraph")}
-    assert times_kept(BLOCKS, screened, ends, GPU) == ((fast.name, 5.0), (slow.name, 7.0))
+    assert kept_times(BLOCKS, screened, ends, GPU) == ((fast.name, 5.0), (slow.name, 7.0))

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 from small_gemms import target_of
 
-from genkern.compile.build_environment import Workshop
+from genkern.compile.build_environment import BuildEnvironment
 from genkern.compile.cache import BinaryCache
-from genkern.compile.compile_queue import Tell
+from genkern.compile.compile_queue import ResultCallback
 from genkern.compile.compiler import CompileJob
 from genkern.compile.farm import Farm
 from genkern.errors import OutputError
@@ -24,7 +24,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Candidate, Measurement, Resources
 from genkern.journal.facts import read_journal
 from genkern.journal.journal import Journal
-from genkern.journal.search_steps import Asked
+from genkern.journal.search_steps import AskStep
 from genkern.profiling.predict_profiler import PredictProfiler
 from genkern.search.guided.predicted_order import PredictedOrder
 from genkern.search.strategies import ChosenStrategy
@@ -47,14 +47,14 @@ class FarmOfNobody(Farm):
         self.standing: list[tuple[Hashable, bool]] = []
         self.gone: list[Hashable] = []
 
-    def order(self, owner: Hashable, jobs: Sequence[tuple[int, CompileJob]], tell: Tell) -> None:
+    def order(self, owner: Hashable, jobs: Sequence[tuple[int, CompileJob]], tell: ResultCallback) -> None:
         self.ordered.setdefault(owner, []).extend(job for _, job in jobs)
         for _, job in jobs:
             assert Path(job.module_path).exists()
             tell(job.key, Binary(job.key, "/entry", "symbol", Resources()))
 
-    def stand(self, owner: Hashable, *, behind: bool) -> None:
-        self.standing.append((owner, behind))
+    def set_background(self, owner: Hashable, *, background: bool) -> None:
+        self.standing.append((owner, background))
 
     def drop(self, owner: Hashable, keys: object = None) -> None:
         self.gone.append(owner)
@@ -84,7 +84,7 @@ class Bench:
     def prepared(self, problem: GemmProblem) -> None:
         """Have the problem prepared, and wait for it."""
         self.tuner.prepare(problem)
-        self.tuner.ahead._on_the_way[problem]._thread.join()
+        self.tuner.preparations._on_the_way[problem]._thread.join()
 
     @property
     def files(self) -> list[str]:
@@ -99,10 +99,10 @@ def make_bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
         folder = tmp_path / name
         farm = FarmOfNobody(folder / "cache")
         where = {"module_dir": str(folder / "modules"), "keep_modules": False}
-        workshop = Workshop(farm, GPU, "gfx942", Budget(), init_type="hpl", **where)
+        build_environment = BuildEnvironment(farm, GPU, "gfx942", Budget(), init_type="hpl", **where)
         journals.append(journal := Journal(folder / "journal", {}))
         provenance, progress = Provenance("gfx942", "AMD Instinct MI300X", ()), Progress(Console(quiet=True))
-        tuner = Tuner(lambda op: SPACE, workshop, Watched(seen), None, journal, progress, provenance, Budget())
+        tuner = Tuner(lambda op: SPACE, build_environment, Watched(seen), None, journal, progress, provenance, Budget())
         return Bench(replace(tuner, **changes), farm, folder / "journal", folder / "modules")
 
     yield make
@@ -116,17 +116,17 @@ def outcome(report: Report) -> tuple[object, ...]:
 
 def test_what_is_prepared_is_on_order_and_no_fact(make_bench: Callable[..., Bench]) -> None:
     """Its binaries are ordered behind others, its module is there, and the journal says nothing of it."""
-    bench = make_bench()
-    before = bench.journal.read_bytes()
-    bench.prepared(NEXT)
-    ((owner, ordered),) = bench.farm.ordered.items()
+    builder = make_bench()
+    before = builder.journal.read_bytes()
+    builder.prepared(NEXT)
+    ((owner, ordered),) = builder.farm.ordered.items()
     assert len(ordered) == len({job.key for job in ordered}) >= 8
-    assert bench.farm.standing == [(owner, True)]
-    assert len(bench.files) == 2
-    assert bench.journal.read_bytes() == before
-    bench.tuner.close()
-    assert bench.files == []
-    assert owner in bench.farm.gone
+    assert builder.farm.standing == [(owner, True)]
+    assert len(builder.files) == 2
+    assert builder.journal.read_bytes() == before
+    builder.tuner.close()
+    assert builder.files == []
+    assert owner in builder.farm.gone
 
 
 def test_a_prepared_size_is_tuned_like_an_unprepared_one(make_bench: Callable[..., Bench]) -> None:
@@ -137,7 +137,7 @@ def test_a_prepared_size_is_tuned_like_an_unprepared_one(make_bench: Callable[..
     assert ahead.files == []
     assert [behind for _, behind in ahead.farm.standing] == [True, False]
     steps = [found.steps for each in (alone, ahead) if (found := read_journal(each.journal).of(NEXT).searched)]
-    asked = [[step for step in these if isinstance(step, Asked)] for these in steps]
+    asked = [[step for step in these if isinstance(step, AskStep)] for these in steps]
     assert asked[0] == asked[1] != []
 
 
@@ -148,20 +148,20 @@ def test_the_next_is_prepared_while_the_first_is_measured(make_bench: Callable[.
     def measuring(problem: GemmProblem) -> None:
         if problem == FIRST:
             deadline_s = time.monotonic() + 10
-            while len(bench.farm.ordered) < 2:
+            while len(builder.farm.ordered) < 2:
                 assert time.monotonic() < deadline_s
                 time.sleep(0.005)
-            began.extend(read_journal(bench.journal).facts)
+            began.extend(read_journal(builder.journal).facts)
 
-    bench = make_bench(seen=measuring)
-    bench.tuner.tune(FIRST, lambda: bench.tuner.prepare(NEXT))
-    bench.tuner.ahead._on_the_way[NEXT]._thread.join()
-    first, following = bench.farm.ordered
+    builder = make_bench(seen=measuring)
+    builder.tuner.tune(FIRST, lambda: builder.tuner.prepare(NEXT))
+    builder.tuner.preparations._on_the_way[NEXT]._thread.join()
+    first, following = builder.farm.ordered
     assert began == [FIRST]
-    assert bench.farm.standing == [(first, False), (following, True)]
-    assert bench.tuner.tune(NEXT).winner is not None
-    assert bench.farm.standing[2:] == [(following, False)]
-    assert list(bench.farm.ordered) == [first, following]
+    assert builder.farm.standing == [(first, False), (following, True)]
+    assert builder.tuner.tune(NEXT).winner is not None
+    assert builder.farm.standing[2:] == [(following, False)]
+    assert list(builder.farm.ordered) == [first, following]
 
 
 @pytest.mark.parametrize("error", [KeyError("a bug"), OutputError("the disk is full")])
@@ -173,19 +173,19 @@ def test_what_goes_wrong_ahead_is_told_in_its_turn(error: Exception, make_bench:
             raise error
         return PredictedOrder(task)
 
-    bench = make_bench(strategy=ChosenStrategy("own", make))
-    bench.prepared(NEXT)
-    assert bench.files == []
-    assert bench.tuner.tune(FIRST).winner is not None
+    builder = make_bench(strategy=ChosenStrategy("own", make))
+    builder.prepared(NEXT)
+    assert builder.files == []
+    assert builder.tuner.tune(FIRST).winner is not None
     if isinstance(error, OutputError):
         with pytest.raises(OutputError, match="the disk is full"):
-            bench.tuner.tune(NEXT)
+            builder.tuner.tune(NEXT)
         return
-    report = bench.tuner.tune(NEXT)
+    report = builder.tuner.tune(NEXT)
     assert report.message == "a bug in genkern: KeyError: 'a bug'"
     assert report.bug is not None
     assert "test_preparation.py" in report.bug.details
-    assert list(read_journal(bench.journal).facts) == [FIRST, NEXT]
+    assert list(read_journal(builder.journal).facts) == [FIRST, NEXT]
 
 
 def test_what_is_forgotten_while_it_is_prepared_leaves_nothing(make_bench: Callable[..., Bench]) -> None:
@@ -197,32 +197,32 @@ def test_what_is_forgotten_while_it_is_prepared_leaves_nothing(make_bench: Calla
         assert held.wait(10)
         return PredictedOrder(task)
 
-    bench = make_bench(strategy=ChosenStrategy("own", make))
-    bench.tuner.prepare(NEXT)
+    builder = make_bench(strategy=ChosenStrategy("own", make))
+    builder.tuner.prepare(NEXT)
     assert reached.wait(10)
-    thread = bench.tuner.ahead._on_the_way[NEXT]._thread
-    bench.tuner.forget(NEXT)
-    assert len(bench.files) == 2
+    thread = builder.tuner.preparations._on_the_way[NEXT]._thread
+    builder.tuner.forget(NEXT)
+    assert len(builder.files) == 2
     held.set()
     thread.join()
-    assert bench.files == []
-    assert set(bench.farm.ordered) == set(bench.farm.gone)
-    assert (bench.farm.counts.wanted, bench.farm.counts.cached) == (0, 0)
-    assert bench.tuner.tune(NEXT).winner is not None
+    assert builder.files == []
+    assert set(builder.farm.ordered) == set(builder.farm.gone)
+    assert (builder.farm.counts.wanted, builder.farm.counts.cached) == (0, 0)
+    assert builder.tuner.tune(NEXT).winner is not None
 
 
 def test_the_incumbent_is_made_first_also_ahead(make_bench: Callable[..., Bench]) -> None:
     """A winner of an earlier run is ordered before what the strategy asks for; one that is illegal is told as such."""
     outsider = Config("tiled", 64, 32, 64, num_warps=2, num_stages=2)
-    bench = make_bench("legal", incumbents={NEXT: outsider})
-    bench.prepared(NEXT)
-    (ordered,) = bench.farm.ordered.values()
+    builder = make_bench("legal", incumbents={NEXT: outsider})
+    builder.prepared(NEXT)
+    (ordered,) = builder.farm.ordered.values()
     assert dict(ordered[0].spec.constants)["BLOCK_SIZE_M"] == 64
-    report = bench.tuner.tune(NEXT)
+    report = builder.tuner.tune(NEXT)
     assert report.incumbent is not None
     assert report.incumbent.config == outsider.name
-    bench = make_bench("illegal", incumbents={NEXT: replace(outsider, SPLIT_K=0)})
-    bench.prepared(NEXT)
-    report = bench.tuner.tune(NEXT)
+    builder = make_bench("illegal", incumbents={NEXT: replace(outsider, SPLIT_K=0)})
+    builder.prepared(NEXT)
+    report = builder.tuner.tune(NEXT)
     assert report.incumbent is not None
     assert report.incumbent.message == "SPLIT_K is below 1"

@@ -14,13 +14,13 @@ from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.facts import ProblemFacts, read_journal
 from genkern.journal.run_files import RunFiles
-from genkern.journal.search_steps import Searched, Told, searched_of, value_of
+from genkern.journal.search_steps import SearchRecord, TellStep, parse_search, search_value
 from genkern.recorded.load import recorded_problems
 from genkern.search.guided.model import ranked
 from genkern.search.strategies import chosen_strategy
 from genkern.search.strategy import Compiled, Measured, units_of
-from genkern.tuning.replay import decided_again
-from genkern.tuning.simulation import simulated
+from genkern.tuning.replay import replay_decisions
+from genkern.tuning.simulation import simulate
 
 GPU = gpu_for_arch("sm_90")
 PROBLEM = GemmProblem(128, 128, 256)
@@ -56,16 +56,16 @@ def searched(folder: Path, cache: Path, *options: object) -> ProblemFacts:
     return read_journal(RunFiles(str(folder / "r.yaml")).finished_journal).of(PROBLEM)
 
 
-def again(facts: Searched, name: str) -> bool:
+def again(facts: SearchRecord, name: str) -> bool:
     """Whether the strategy of this name decides now as it did then, each time that it is asked."""
     make = chosen_strategy(name).make
-    twice = [decided_again(make, facts, PROBLEM, GPU) for _ in range(2)]
+    twice = [replay_decisions(make, facts, PROBLEM, GPU) for _ in range(2)]
     assert twice[0] == twice[1]
     return twice[0] == facts.steps
 
 
-def measured(facts: Searched) -> list[Config]:
-    events = [step.event for step in facts.steps if isinstance(step, Told)]
+def measured(facts: SearchRecord) -> list[Config]:
+    events = [step.event for step in facts.steps if isinstance(step, TellStep)]
     return [event.config for event in events if isinstance(event, Measured)]
 
 
@@ -86,7 +86,7 @@ def runs(folder: Path) -> dict[str, ProblemFacts]:
     }
 
 
-def of(runs: dict[str, ProblemFacts], name: str) -> Searched:
+def of(runs: dict[str, ProblemFacts], name: str) -> SearchRecord:
     found = runs[name].searched
     assert found is not None
     return found
@@ -104,7 +104,7 @@ def test_everything_is_asked_for_in_predicted_order(runs: dict[str, ProblemFacts
     assert facts.asked == expected
     assert measured(facts) == [config for unit in expected for config in unit.configs]
     assert again(facts, "predicted")
-    made = [step.event for step in facts.steps if isinstance(step, Told) and isinstance(step.event, Compiled)]
+    made = [step.event for step in facts.steps if isinstance(step, TellStep) and isinstance(step.event, Compiled)]
     assert [event.cached for event in made] == {
         "cold": [False] * 12,
         "warm": [True] * 12,
@@ -122,7 +122,7 @@ def test_searches_survive_the_journal(runs: dict[str, ProblemFacts]) -> None:
     """As JSON and back, to the last step but for the names of binaries."""
     for facts in runs.values():
         assert facts.searched is not None
-        assert searched_of(value_of(facts.searched), facts.screened) == facts.searched
+        assert parse_search(search_value(facts.searched), facts.screened) == facts.searched
 
 
 @pytest.mark.parametrize("at_a_time", [1, 5])
@@ -131,13 +131,13 @@ def test_strategies_search_what_is_known(runs: dict[str, ProblemFacts], folder: 
     (recorded,) = recorded_problems(str(folder / "cold"))
     assert recorded.whole
     one = {"jobs": 1, "at_a_time": at_a_time}
-    everything = simulated(chosen_strategy("exhaustive"), recorded, **one)
+    everything = simulate(chosen_strategy("exhaustive"), recorded, **one)
     assert everything.asked == tuple(BY_MODEL)
     assert sorted(everything.measured) == sorted(CONFIGS)
     assert everything.best is not None
     assert recorded.us[everything.best] == min(US.values())
     assert everything.loss == 0
-    few = simulated(chosen_strategy("predicted:5"), recorded, **one)
+    few = simulate(chosen_strategy("predicted:5"), recorded, **one)
     assert few.asked == tuple(BY_MODEL[:5])
     found_us = min(US[config.name] for unit in BY_MODEL[:5] for config in unit.configs)
     assert few.loss == pytest.approx(found_us / min(US.values()) - 1)

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from small_gemms import target_of
 
-from genkern.compile.build_environment import Workshop
+from genkern.compile.build_environment import BuildEnvironment
 from genkern.compile.cache import BinaryCache, Failure
-from genkern.compile.candidate_builder import Bench
-from genkern.compile.compile_queue import Tell
+from genkern.compile.candidate_builder import CandidateBuilder
+from genkern.compile.compile_queue import ResultCallback
 from genkern.compile.compiler import CompileJob
 from genkern.compile.farm import Farm
 from genkern.errors import InputError, OutputError
@@ -24,13 +24,13 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Candidate, Measurement, Outcome, Resources, Unfit
-from genkern.journal.search_steps import Asked, Told, searched_of, value_of
-from genkern.profiling.candidate_feed import Feed
+from genkern.journal.search_steps import AskStep, TellStep, parse_search, search_value
+from genkern.profiling.candidate_feed import CandidateFeed
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import Compiled, Event, Lost, Measured, Refused, Strategy, Task, Unit, units_of
-from genkern.timing.profiler import Unshared
+from genkern.timing.profiler import ExclusiveDevice
 from genkern.timing.session import Budget, Session
-from genkern.tuning.search_driver import Confidence, Search
+from genkern.tuning.search_driver import Confidence, SearchDriver
 
 GPU = gpu_for_arch("sm_90")
 PROBLEM = GemmProblem(128, 512, 1024)
@@ -47,7 +47,7 @@ class LastFirst(Farm):
         self.full: Collection[int] = ()
         self.code: str | None = None
 
-    def order(self, owner: Hashable, jobs: Sequence[tuple[int, CompileJob]], tell: Tell) -> None:
+    def order(self, owner: Hashable, jobs: Sequence[tuple[int, CompileJob]], tell: ResultCallback) -> None:
         for _, job in reversed(jobs):
             stages = dict(job.spec.options)["num_stages"]
             if stages in self.refused:
@@ -58,7 +58,7 @@ class LastFirst(Farm):
                 tell(job.key, Binary(job.key, "/entry", "symbol", Resources(code_sha256=self.code)))
 
 
-class Timer(Unshared):
+class Timer(ExclusiveDevice):
     """A profiler for which a config takes 10 us a stage; `lost` stages have no time. With `fed` it takes candidates
     from a thread of its own, and is some behind."""
 
@@ -73,7 +73,7 @@ class Timer(Unshared):
         if not self.fed:
             yield from map(self._measurement, itertools.chain.from_iterable(units))
             return
-        feed = Feed(units)
+        feed = CandidateFeed(units)
         try:
             while (candidates := feed.next(wait=True)) is not None:
                 yield from map(self._measurement, candidates)
@@ -132,20 +132,26 @@ def farm(tmp_path: Path) -> LastFirst:
 
 
 @pytest.fixture
-def bench(farm: LastFirst, tmp_path: Path) -> Iterator[Bench]:
+def bench(farm: LastFirst, tmp_path: Path) -> Iterator[CandidateBuilder]:
     folder = str(tmp_path / "modules")
-    workshop = Workshop(farm, GPU, "sm_90", Budget(), init_type="hpl", module_dir=folder, keep_modules=False)
-    with workshop.open(PROBLEM, CONFIGS, 0) as opened:
+    build_environment = BuildEnvironment(
+        farm, GPU, "sm_90", Budget(), init_type="hpl", module_dir=folder, keep_modules=False
+    )
+    with build_environment.open(PROBLEM, CONFIGS, 0) as opened:
         yield opened
 
 
-def a_search(bench: Bench, at_once: int = 1, known: Sequence[Measurement] = (), first: Sequence[str] = ()) -> Search:
+def a_search(
+    builder: CandidateBuilder, at_once: int = 1, known: Sequence[Measurement] = (), first: Sequence[str] = ()
+) -> SearchDriver:
     chosen = ChosenStrategy("scripted", functools.partial(Scripted, at_once=at_once))
     task = functools.partial(Task, PROBLEM, GPU)
-    return Search(bench, CONFIGS, chosen, task, {measurement.config: measurement for measurement in known}, first)
+    return SearchDriver(
+        builder, CONFIGS, chosen, task, {measurement.config: measurement for measurement in known}, first
+    )
 
 
-def told(search: Search) -> list[Event]:
+def told(search: SearchDriver) -> list[Event]:
     assert isinstance(search.strategy, Scripted)
     return search.strategy.told
 
@@ -155,7 +161,7 @@ def names(measurements: Iterable[Measurement]) -> list[str]:
 
 
 @pytest.mark.parametrize("fed", [False, True])
-def test_a_strategy_may_wait_for_what_it_is_told(bench: Bench, fed: bool) -> None:
+def test_a_strategy_may_wait_for_what_it_is_told(bench: CandidateBuilder, fed: bool) -> None:
     """One unit after another, each asked for when the one before has its times: no candidate waits for ever."""
     search, timer = a_search(bench), Timer(fed=fed)
     assert names(search.measurements(timer)) == [config.name for config in CONFIGS]
@@ -167,7 +173,7 @@ def test_a_strategy_may_wait_for_what_it_is_told(bench: Bench, fed: bool) -> Non
 
 
 @pytest.mark.parametrize("fed", [False, True])
-def test_what_was_asked_for_first_is_measured_first(bench: Bench, fed: bool) -> None:
+def test_what_was_asked_for_first_is_measured_first(bench: CandidateBuilder, fed: bool) -> None:
     """Though its binary came last; what was made is told as it comes."""
     search = a_search(bench, at_once=len(UNITS))
     assert names(search.measurements(Timer(fed=fed))) == [config.name for config in CONFIGS]
@@ -176,7 +182,7 @@ def test_what_was_asked_for_first_is_measured_first(bench: Bench, fed: bool) -> 
     assert not any(event.cached for event in told(search) if isinstance(event, Compiled))
 
 
-def test_what_is_dropped_is_not_measured(bench: Bench) -> None:
+def test_what_is_dropped_is_not_measured(bench: CandidateBuilder) -> None:
     """Of what is ready too; it ends as left out, for the strategy's reason, and is no candidate of the finals."""
     search = a_search(bench, at_once=len(UNITS))
     assert isinstance(search.strategy, Scripted)
@@ -191,10 +197,10 @@ def test_what_is_dropped_is_not_measured(bench: Bench) -> None:
     assert {(why.outcome, why.message) for why in search.left_out().values()} == {
         (Outcome.PREDICTED_OUT, "as scripted")
     }
-    assert not set(left) & set(bench.job.ready)
+    assert not set(left) & set(bench.build.ready)
 
 
-def test_a_copy_of_what_is_dropped_is_measured(bench: Bench, farm: LastFirst) -> None:
+def test_a_copy_of_what_is_dropped_is_measured(bench: CandidateBuilder, farm: LastFirst) -> None:
     """Of machine code that several binaries have somebody is measured, though the first that was made is not."""
     farm.code = "a" * 64
 
@@ -204,25 +210,27 @@ def test_a_copy_of_what_is_dropped_is_measured(bench: Bench, farm: LastFirst) ->
             if isinstance(event, Compiled) and event.unit == UNITS[0]:
                 self.dropping, self.now = UNITS[:1], UNITS[1:3]
 
-    search = Search(bench, CONFIGS, ChosenStrategy("drops", DropsFirst), functools.partial(Task, PROBLEM, GPU), {})
+    search = SearchDriver(
+        bench, CONFIGS, ChosenStrategy("drops", DropsFirst), functools.partial(Task, PROBLEM, GPU), {}
+    )
     assert names(search.measurements(Timer())) == [config.name for config in UNITS[2].configs]
-    assert {bench.job.unfit[config.name].outcome for config in UNITS[1].configs} == {Outcome.IDENTICAL}
+    assert {bench.build.unfit[config.name].outcome for config in UNITS[1].configs} == {Outcome.IDENTICAL}
 
 
-def test_what_is_refused_or_lost_is_told(bench: Bench, farm: LastFirst) -> None:
+def test_what_is_refused_or_lost_is_told(bench: CandidateBuilder, farm: LastFirst) -> None:
     """A unit that the compiler refuses as a whole, a config without a time by its outcome."""
     farm.refused = {3}
     search = a_search(bench, at_once=2)
     list(search.measurements(Timer(lost={2})))
     assert told(search)[:2] == [
         Refused(UNITS[1], UNITS[1].configs, Outcome.COMPILE_FAILED),
-        Compiled(UNITS[0], bench.job.binaries[CONFIGS[0].name].key, cached=False),
+        Compiled(UNITS[0], bench.build.binaries[CONFIGS[0].name].key, cached=False),
     ]
     assert told(search)[2:4] == [Lost(config, Outcome.CRASHED) for config in UNITS[0].configs]
-    assert set(bench.job.unfit) == {config.name for config in UNITS[1].configs}
+    assert set(bench.build.unfit) == {config.name for config in UNITS[1].configs}
 
 
-def test_winners_of_earlier_runs_are_made_first(bench: Bench) -> None:
+def test_winners_of_earlier_runs_are_made_first(bench: CandidateBuilder) -> None:
     """Whatever the strategy wants, which is not asked about them, with the other configs of their binaries."""
     incumbent = CONFIGS[13].name
     search = a_search(bench, first=[incumbent])
@@ -233,7 +241,7 @@ def test_winners_of_earlier_runs_are_made_first(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 4, 7, 16])
-def test_what_an_earlier_start_measured_is_told_at_once(bench: Bench, count: int) -> None:
+def test_what_an_earlier_start_measured_is_told_at_once(bench: CandidateBuilder, count: int) -> None:
     """When the strategy asks for it: it decides as in a run that nobody ended, and nothing is measured twice."""
     wanted = a_search(bench)
     known = list(wanted.measurements(Timer()))[:count]
@@ -242,13 +250,13 @@ def test_what_an_earlier_start_measured_is_told_at_once(bench: Bench, count: int
     assert search.searched().asked == wanted.searched().asked
     its, those = ([event for event in told(each) if isinstance(event, Measured)] for each in (search, wanted))
     assert its == those
-    assert {measurement.config for measurement in known} < {*bench.job.ready, "another"}
+    assert {measurement.config for measurement in known} < {*bench.build.ready, "another"}
     assert not search.left_out()
 
 
-def test_what_an_earlier_start_found_unfit_is_not_made_again(bench: Bench, farm: LastFirst) -> None:
+def test_what_an_earlier_start_found_unfit_is_not_made_again(bench: CandidateBuilder, farm: LastFirst) -> None:
     """It is told when it is asked for."""
-    bench.leave_out(dict.fromkeys([config.name for config in UNITS[1].configs], Unfit(Outcome.COMPILE_TIMED_OUT, "")))
+    bench.exclude(dict.fromkeys([config.name for config in UNITS[1].configs], Unfit(Outcome.COMPILE_TIMED_OUT, "")))
     search = a_search(bench, at_once=3)
     measured = names(search.measurements(Timer()))
     assert told(search)[0] == Refused(UNITS[1], UNITS[1].configs, Outcome.COMPILE_TIMED_OUT)
@@ -256,7 +264,7 @@ def test_what_an_earlier_start_found_unfit_is_not_made_again(bench: Bench, farm:
     assert bench.counts[0] == len(UNITS) - 1
 
 
-def test_what_is_known_and_not_asked_for_is_told_too(bench: Bench) -> None:
+def test_what_is_known_and_not_asked_for_is_told_too(bench: CandidateBuilder) -> None:
     """Before the strategy learns anything new."""
     known = [Timer()._measurement(Candidate(config, ())) for config in CONFIGS[8:10]]
     search = a_search(bench, known=known)
@@ -266,7 +274,7 @@ def test_what_is_known_and_not_asked_for_is_told_too(bench: Bench) -> None:
     assert [event.config for event in measured[:3]] == [*CONFIGS[8:10], CONFIGS[0]]
 
 
-def test_run_time_parameters_of_a_binary_may_be_asked_for_apart(bench: Bench) -> None:
+def test_run_time_parameters_of_a_binary_may_be_asked_for_apart(bench: CandidateBuilder) -> None:
     """One after another, where the first tells whether the others are worth it; the binary is made once."""
 
     class Apart(Scripted):
@@ -280,7 +288,7 @@ def test_run_time_parameters_of_a_binary_may_be_asked_for_apart(bench: Bench) ->
             if isinstance(event, Measured):
                 self.now, self.left = self.now + self.left[:1], self.left[1:]
 
-    search = Search(bench, CONFIGS, ChosenStrategy("apart", Apart), functools.partial(Task, PROBLEM, GPU), {})
+    search = SearchDriver(bench, CONFIGS, ChosenStrategy("apart", Apart), functools.partial(Task, PROBLEM, GPU), {})
     assert names(search.measurements(Timer())) == [config.name for config in CONFIGS]
     compiled = [(event.unit.configs, event.cached) for event in told(search) if isinstance(event, Compiled)]
     assert compiled == [((config,), config.GROUP_SIZE_M == 1) for config in CONFIGS]
@@ -291,7 +299,7 @@ def test_run_time_parameters_of_a_binary_may_be_asked_for_apart(bench: Bench) ->
     ("unit", "said"),
     [(UNITS[0], "asked for .*, a second time"), (Unit((Config("tiled", 16, 16, 16),)), "which is none of its task")],
 )
-def test_what_a_strategy_must_not_ask_for(bench: Bench, unit: Unit, said: str) -> None:
+def test_what_a_strategy_must_not_ask_for(bench: CandidateBuilder, unit: Unit, said: str) -> None:
     """A config twice, or one that pruning did not leave: that is the strategy's mistake, and said."""
     search = a_search(bench)
     assert isinstance(search.strategy, Scripted)
@@ -300,7 +308,7 @@ def test_what_a_strategy_must_not_ask_for(bench: Bench, unit: Unit, said: str) -
         list(search.measurements(Timer()))
 
 
-def test_what_a_strategy_must_not_drop(bench: Bench) -> None:
+def test_what_a_strategy_must_not_drop(bench: CandidateBuilder) -> None:
     """What it did not ask for."""
     search = a_search(bench)
     assert isinstance(search.strategy, Scripted)
@@ -310,7 +318,7 @@ def test_what_a_strategy_must_not_drop(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("fed", [False, True])
-def test_an_error_of_the_farm_ends_the_search(bench: Bench, farm: LastFirst, fed: bool) -> None:
+def test_an_error_of_the_farm_ends_the_search(bench: CandidateBuilder, farm: LastFirst, fed: bool) -> None:
     """After what was measured before it."""
     farm.full = {4}
     measured: list[str] = []
@@ -319,7 +327,7 @@ def test_an_error_of_the_farm_ends_the_search(bench: Bench, farm: LastFirst, fed
     assert measured == [config.name for config in CONFIGS[:4]]
 
 
-def test_how_much_was_searched(bench: Bench, farm: LastFirst) -> None:
+def test_how_much_was_searched(bench: CandidateBuilder, farm: LastFirst) -> None:
     """Binaries that were measured, refused or known before, of all; what the rest may hold is the strategy's to say."""
 
     class Sure(Scripted):
@@ -331,37 +339,37 @@ def test_how_much_was_searched(bench: Bench, farm: LastFirst) -> None:
             return 0.0123456789
 
     farm.refused = {3}
-    bench.leave_out({config.name: Unfit(Outcome.COMPILE_FAILED, "before") for config in UNITS[0].configs})
+    bench.exclude({config.name: Unfit(Outcome.COMPILE_FAILED, "before") for config in UNITS[0].configs})
     known = Timer()._measurement(Candidate(CONFIGS[15], ()))
     task = functools.partial(Task, PROBLEM, GPU)
-    search = Search(bench, CONFIGS, ChosenStrategy("sure", Sure), task, {known.config: known})
+    search = SearchDriver(bench, CONFIGS, ChosenStrategy("sure", Sure), task, {known.config: known})
     assert search.confidence == Confidence(None, None)
     assert names(search.measurements(Timer())) == [c.name for c in CONFIGS[4:8]]
     assert search.confidence == Confidence(0.012346, 5 / 8)
 
 
-def test_a_search_of_everything_expects_no_loss(bench: Bench) -> None:
+def test_a_search_of_everything_expects_no_loss(bench: CandidateBuilder) -> None:
     """Whatever it expects; one that says nothing about the rest leaves it open."""
     search = a_search(bench)
     list(search.measurements(Timer()))
     assert search.confidence == Confidence(0.0, 1.0)
     strategy = ChosenStrategy("half", lambda task: Scripted(replace(task, configs=task.configs[:8])))
-    half = Search(bench, CONFIGS, strategy, functools.partial(Task, PROBLEM, GPU), {})
+    half = SearchDriver(bench, CONFIGS, strategy, functools.partial(Task, PROBLEM, GPU), {})
     list(half.measurements(Timer()))
     assert half.confidence == Confidence(None, 0.5)
 
 
-def test_every_step_is_noted(bench: Bench, farm: LastFirst) -> None:
+def test_every_step_is_noted(bench: CandidateBuilder, farm: LastFirst) -> None:
     """In the order in which it happened, and the journal keeps it to the letter but for the names of binaries."""
     farm.refused = {5}
     search = a_search(bench, at_once=3, first=[CONFIGS[6].name])
     measured = {m.config: m for m in search.measurements(Timer(lost={3}))}
     searched = search.searched()
-    assert [step.event for step in searched.steps if isinstance(step, Told)] == told(search)
-    asked = [unit for step in searched.steps if isinstance(step, Asked) for unit in step.units]
+    assert [step.event for step in searched.steps if isinstance(step, TellStep)] == told(search)
+    asked = [unit for step in searched.steps if isinstance(step, AskStep) for unit in step.units]
     assert asked == [unit for unit in UNITS if unit != UNITS[3]] == searched.asked
     numbers = {binary: str(i) for i, binary in enumerate(dict.fromkeys(_binaries(told(search))))}
-    again = searched_of(value_of(searched), measured)
+    again = parse_search(search_value(searched), measured)
     assert [str(step) for step in again.steps] == [
         functools.reduce(lambda text, pair: text.replace(*pair), numbers.items(), str(step)) for step in searched.steps
     ]

@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 from test_tuner_outcomes import GPU, KEPT, PROBLEM, SPACE, Killed, Scripted, tuned, workshop
 
-from genkern.compile.binary_groups import compiled_of
-from genkern.compile.build_environment import Workshop
+from genkern.compile.binary_groups import binary_group
+from genkern.compile.build_environment import BuildEnvironment
 from genkern.gemm.config import Config
 from genkern.gemm.records import Outcome
 from genkern.journal.facts import read_journal
 from genkern.search.limit import Limit
 from genkern.search.strategies import chosen_strategy
-from genkern.tuning.replay import decided_again
+from genkern.tuning.replay import replay_decisions
 
 __all__ = ["workshop"]
 
 
 @pytest.mark.parametrize("lives", [10**6, 4])
-def test_a_budget_of_binaries_ends_a_search(workshop: Workshop, tmp_path: Path, lives: int) -> None:
+def test_a_budget_of_binaries_ends_a_search(workshop: BuildEnvironment, tmp_path: Path, lives: int) -> None:
     """The best so far is timed again, checked and written; a run that is resumed measures no more binaries, and the
     journal decides it once more.
     """
@@ -32,7 +32,7 @@ def test_a_budget_of_binaries_ends_a_search(workshop: Workshop, tmp_path: Path, 
     script = Scripted({}, {}, set())
     report = tuned(workshop, tmp_path / "j", script, limit=limit)
     measured = [Config.parse(name) for name, m in report.candidates.items() if m.outcome is Outcome.MEASURED]
-    assert len({compiled_of(config) for config in measured}) == 3
+    assert len({binary_group(config) for config in measured}) == 3
     assert report.winner is not None
     assert report.winner.config.name == min((config.name for config in measured), key=KEPT.index)
     assert report.winner.check is not None
@@ -43,11 +43,11 @@ def test_a_budget_of_binaries_ends_a_search(workshop: Workshop, tmp_path: Path, 
     searched = read_journal(tmp_path / "j").of(PROBLEM).searched
     assert searched is not None
     assert searched.most == 3
-    assert decided_again(chosen_strategy("predicted").make, searched, PROBLEM, GPU) == searched.steps
+    assert replay_decisions(chosen_strategy("predicted").make, searched, PROBLEM, GPU) == searched.steps
 
 
 @pytest.mark.parametrize("incumbent", [None, KEPT[-1]])
-def test_a_budget_of_seconds_ends_a_search(workshop: Workshop, tmp_path: Path, incumbent: str | None) -> None:
+def test_a_budget_of_seconds_ends_a_search(workshop: BuildEnvironment, tmp_path: Path, incumbent: str | None) -> None:
     """With a winner all the same, which may be that of an earlier run: it races again whatever the limit."""
     limit = Limit(seconds=1e-6, said="0s")
     raced = Config.parse(incumbent) if incumbent else None
@@ -58,7 +58,7 @@ def test_a_budget_of_seconds_ends_a_search(workshop: Workshop, tmp_path: Path, i
     assert incumbent is None or report.candidates[incumbent].outcome is Outcome.MEASURED
 
 
-def test_a_strategy_ends_a_search(workshop: Workshop, tmp_path: Path) -> None:
+def test_a_strategy_ends_a_search(workshop: BuildEnvironment, tmp_path: Path) -> None:
     """It asks for no more than two binaries: what comes behind them is predicted_out, and counted."""
     whole = tuned(workshop, tmp_path / "whole", Scripted({}, {}, set()))
     assert whole.outcomes[Outcome.PREDICTED_OUT] == 0

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from recorded_runs import BEST, BROKEN, CONFIGS, COPIES, FIT, LOST, UNITS, US, WRONG, journal
 
-from genkern.compile.binary_groups import compiled_of
+from genkern.compile.binary_groups import binary_group
 from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.records import Outcome
-from genkern.recorded.assumed_costs import charges_of
+from genkern.recorded.assumed_costs import assumed_costs_of
 from genkern.recorded.load import recorded_problems
 from genkern.recorded.problem import RecordedProblem
 from genkern.search.limit import NO_LIMIT, Limit
 from genkern.search.strategies import ChosenStrategy, chosen_strategy
 from genkern.search.strategy import Compiled, Event, Lost, Measured, Refused, Strategy, Task, Unit
-from genkern.tuning.simulation import Simulated, simulated
+from genkern.tuning.simulation import SimulationResult, simulate
 
 TIMED = [config for config in FIT if config.name != LOST]
 # Of the unit that nobody could compile nothing is recorded: it is charged what they take in the median.
@@ -68,13 +68,13 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> RecordedProblem:
 
 def played(
     strategy: Strategy, recorded: RecordedProblem, jobs: int = 16, every: bool = True, limit: Limit = NO_LIMIT
-) -> Simulated:
+) -> SimulationResult:
     def make(task: Task) -> Strategy:
         assert task.configs == CONFIGS
         assert not task.is_cached(UNITS[0])
         return strategy
 
-    return simulated(ChosenStrategy("user_families.py", make, every=every), recorded, jobs=jobs, limit=limit)
+    return simulate(ChosenStrategy("user_families.py", make, every=every), recorded, jobs=jobs, limit=limit)
 
 
 def took_s(recorded: RecordedProblem, *units: Unit) -> float:
@@ -85,7 +85,7 @@ def took_s(recorded: RecordedProblem, *units: Unit) -> float:
 
 def test_exhaustive_finds_the_best_and_pays_for_everything(recorded: RecordedProblem) -> None:
     """Every binary is compiled, every config is measured; one worker takes the sum of all compiles."""
-    found = simulated(chosen_strategy("exhaustive"), recorded, jobs=1)
+    found = simulate(chosen_strategy("exhaustive"), recorded, jobs=1)
     assert (found.loss, found.final_loss, found.expected_loss) == (0.0, 0.0, 0.0)
     assert found.best == BEST
     assert found.compiled == len(found.asked) == len(UNITS)
@@ -96,7 +96,7 @@ def test_exhaustive_finds_the_best_and_pays_for_everything(recorded: RecordedPro
 
 def test_more_workers_take_no_longer(recorded: RecordedProblem) -> None:
     """As many as there are units take what the slowest takes, and the measuring behind it."""
-    seconds = [simulated(chosen_strategy("exhaustive"), recorded, jobs=jobs).seconds for jobs in (1, 2, 4, 8, 16)]
+    seconds = [simulate(chosen_strategy("exhaustive"), recorded, jobs=jobs).seconds for jobs in (1, 2, 4, 8, 16)]
     assert seconds == sorted(seconds, reverse=True)
     assert seconds[-1] == seconds[-2]
     assert seconds[0] > 3 * seconds[-1]
@@ -196,8 +196,8 @@ def test_group_sizes_are_left_out_as_a_measured_process_does(recorded: RecordedP
 
 def test_limits_are_hard(recorded: RecordedProblem) -> None:
     """So many binaries are measured, refused ones not counted; or no more is begun when the time is up."""
-    found = simulated(chosen_strategy("predicted"), recorded, limit=Limit.parse("3"))
-    assert len({compiled_of(config) for config in found.measured}) == 3
+    found = simulate(chosen_strategy("predicted"), recorded, limit=Limit.parse("3"))
+    assert len({binary_group(config) for config in found.measured}) == 3
     assert found.expected_loss is None
     order = [UNITS[6], UNITS[0], UNITS[1], UNITS[2]]
     counted = played(Scripted([[unit] for unit in order]), recorded, limit=Limit.parse("2"))
@@ -247,16 +247,16 @@ def test_what_no_search_may_do_is_refused(recorded: RecordedProblem, ask: Callab
 
 def test_what_was_not_recorded_is_charged_by_medians(recorded: RecordedProblem) -> None:
     """Of compiles by family, and of measurements; the shares are told."""
-    charges = charges_of([recorded])
-    assert charges.compile_s == {"tiled": 3.5}
-    assert (charges.compiles_unknown, charges.measurements_unknown) == (1 / 8, 0.0)
+    costs = assumed_costs_of([recorded])
+    assert costs.compile_s == {"tiled": 3.5}
+    assert (costs.compiles_unknown, costs.measurements_unknown) == (1 / 8, 0.0)
     nothing = {**recorded.columns, "took_ms": np.full(len(CONFIGS), np.nan)}
     unknown = replace(recorded, columns={**nothing, "compile_s": nothing["took_ms"]})
-    free = charges_of([unknown])
+    free = assumed_costs_of([unknown])
     assert (free.slowest_s, free.took_ms) == (0.0, 0.0)
     assert (free.compiles_unknown, free.measurements_unknown) == (1.0, 1.0)
-    assert simulated(chosen_strategy("exhaustive"), unknown).seconds == 0.0
-    charged = simulated(chosen_strategy("exhaustive"), unknown, jobs=1, charges=charges)
+    assert simulate(chosen_strategy("exhaustive"), unknown).seconds == 0.0
+    charged = simulate(chosen_strategy("exhaustive"), unknown, jobs=1, costs=costs)
     assert charged.seconds == pytest.approx(8 * 3.5, abs=0.1)
 
 
@@ -265,5 +265,5 @@ def test_recorded_runs_are_whole(recorded: RecordedProblem, tmp_path: Path) -> N
     journal(tmp_path / "r.yaml.journal", most=5)
     (part,) = recorded_problems(str(tmp_path))
     assert (recorded.whole, part.whole) == (True, False)
-    found = simulated(chosen_strategy("exhaustive"), part)
+    found = simulate(chosen_strategy("exhaustive"), part)
     assert len(found.measured) == 5

@@ -9,24 +9,24 @@ from typing import Any, cast
 
 import pytest
 
-from genkern.compile.candidate_builder import Job
+from genkern.compile.candidate_builder import ProblemBuild
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate, Check, Measurement, Outcome, Unfit
 from genkern.journal.facts import ProblemFacts
 from genkern.journal.journal import Journal
 from genkern.result.result import Result
-from genkern.timing.libraries import VENDOR, KeptAlgorithm, library_of
-from genkern.timing.profiler import Unshared
+from genkern.timing.libraries import VENDOR, StoredAlgorithm, library_of
+from genkern.timing.profiler import ExclusiveDevice
 from genkern.timing.session import Budget, Session
-from genkern.tuning.confirmation import Compared
+from genkern.tuning.confirmation import ConfirmationRound
 from genkern.tuning.tune import Provenance, Report, Tuner
 
 PROBLEM = GemmProblem(64, 4096, 4096)
 PLAIN = Config("tiled", 64, 64, 32)
 SPLIT = replace(PLAIN, SPLIT_K=4)
 DEEP, LAST = (replace(PLAIN, num_stages=stages) for stages in (5, 6))
-ALGORITHM, OTHER = (KeptAlgorithm(131000, bytes([i] * 64)).name for i in (1, 2))
+ALGORITHM, OTHER = (StoredAlgorithm(131000, bytes([i] * 64)).name for i in (1, 2))
 
 
 def final(name: str, us: float) -> Measurement:
@@ -34,7 +34,7 @@ def final(name: str, us: float) -> Measurement:
     return Measurement(name, Outcome.MEASURED, "cudagraph", "final", us, samples, discarded=2)
 
 
-class Finals(Unshared):
+class Finals(ExclusiveDevice):
     """A profiler that knows how the finals end, and counts how often it is asked."""
 
     time_source = "cudagraph"
@@ -101,7 +101,7 @@ def choose(
     """The winner of these finals, every config having been screened."""
     journal = Journal(tmp_path / "journal", {})
     for winner in before:
-        journal.won(winner)
+        journal.add_winner(winner)
     tuner = a_tuner(journal, checker, profiler or Finals(finals))
     tuner = replace(tuner, budget=replace(tuner.budget, libraries=libraries))
     ours = [m for m in finals if library_of(m.config) == "triton"]
@@ -109,7 +109,7 @@ def choose(
     ready = {config.name: Candidate(config, ()) for config in configs}
     report = Report(PROBLEM)
     report.candidates = {m.config: replace(m, stage="screen") for m in ours}
-    chosen = tuner._choose(Job(a_session(tmp_path), ready), journal.of(PROBLEM), report)
+    chosen = tuner._choose(ProblemBuild(a_session(tmp_path), ready), journal.of(PROBLEM), report)
     journal.close()
     return chosen, report
 
@@ -197,13 +197,13 @@ def test_every_finalist_is_checked_on_request(tmp_path: Path) -> None:
     names = [config.name for config in (PLAIN, DEEP, SPLIT, LAST)]
     for check_all, checked in ((False, names[:3]), (True, names)):
         journal = Journal(tmp_path / f"all_{check_all}", {})
-        journal.retimed(PROBLEM, finals)
+        journal.add_retimed(PROBLEM, finals)
         configs = {config.name: Candidate(config, ()) for config in (PLAIN, SPLIT, DEEP, LAST)}
         report = Report(PROBLEM)
         report.candidates = {name: Measurement(name, Outcome.MEASURED, "cudagraph") for name in configs}
         checker = Verdicts(DEEP)
         tuner = replace(a_tuner(journal, checker, Finals(finals)), check_all=check_all)
-        winner = tuner._choose(Job(a_session(tmp_path), configs, {}), journal.of(PROBLEM), report)
+        winner = tuner._choose(ProblemBuild(a_session(tmp_path), configs, {}), journal.of(PROBLEM), report)
         journal.close()
         assert winner is not None
         assert winner.config == PLAIN
@@ -241,14 +241,14 @@ def test_a_finalist_without_a_binary_cannot_be_checked(known: bool, tmp_path: Pa
     why = Unfit(Outcome.COMPILE_TIMED_OUT, "no result after 1 s")
     for checked_before in (False, True):
         journal = Journal(tmp_path / f"journal_{checked_before}", {})
-        journal.retimed(PROBLEM, finals)
+        journal.add_retimed(PROBLEM, finals)
         if checked_before:
-            journal.checked(PROBLEM, Verdicts().check(None, Candidate(PLAIN, ())))
+            journal.add_check(PROBLEM, Verdicts().check(None, Candidate(PLAIN, ())))
         unfit = {PLAIN.name: why} if known else {}
-        job = Job(a_session(tmp_path), {DEEP.name: Candidate(DEEP, ())}, unfit)
+        build = ProblemBuild(a_session(tmp_path), {DEEP.name: Candidate(DEEP, ())}, unfit)
         report = Report(PROBLEM)
         report.candidates = {name: Measurement(name, Outcome.MEASURED, "cudagraph") for name in (*unfit, DEEP.name)}
-        winner = a_tuner(journal, Verdicts(), Finals(finals))._choose(job, journal.of(PROBLEM), report)
+        winner = a_tuner(journal, Verdicts(), Finals(finals))._choose(build, journal.of(PROBLEM), report)
         journal.close()
         assert winner is not None
         if checked_before:
@@ -309,10 +309,10 @@ def test_the_wrong_never_win(tmp_path: Path) -> None:
 
 def test_times_beside_another_program_say_so(tmp_path: Path) -> None:
     """In the winner's source; that of its candidates is their timer's."""
-    tuner, job = a_tuner(None, None), Job(a_session(tmp_path), {})  # type: ignore[arg-type]
+    tuner, build = a_tuner(None, None), ProblemBuild(a_session(tmp_path), {})  # type: ignore[arg-type]
     tuner = replace(tuner, provenance=replace(tuner.provenance, shared=True))
-    chosen = Compared(final(PLAIN.name, 1)), ProblemFacts(), Report(PROBLEM)
-    assert tuner._winner(job, *chosen).time_source == "cudagraph_shared"
+    chosen = ConfirmationRound(final(PLAIN.name, 1)), ProblemFacts(), Report(PROBLEM)
+    assert tuner._winner(build, *chosen).time_source == "cudagraph_shared"
 
 
 def test_nobody_right_is_no_winner(tmp_path: Path) -> None:
@@ -393,7 +393,7 @@ def test_the_winner_before_is_timed_beside_the_new_one(tmp_path: Path) -> None:
     report = Report(PROBLEM)
     report.candidates = {m.config: replace(m, stage="screen") for m in finals}
     ready = {m.config: Candidate(Config.parse(m.config), ()) for m in finals}
-    winner = tuner._choose(Job(a_session(tmp_path), ready), journal.of(PROBLEM), report)
+    winner = tuner._choose(ProblemBuild(a_session(tmp_path), ready), journal.of(PROBLEM), report)
     journal.close()
     assert winner is not None
     assert profiler.confirmed == [[PLAIN.name, DEEP.name, SPLIT.name]]

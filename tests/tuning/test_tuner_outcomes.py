@@ -16,7 +16,7 @@ from rich.console import Console
 from small_gemms import target_of
 
 from genkern.cli.target import versions
-from genkern.compile.build_environment import Workshop
+from genkern.compile.build_environment import BuildEnvironment
 from genkern.compile.cache import BinaryCache, Failure
 from genkern.compile.farm import Farm
 from genkern.errors import ProfilerError
@@ -34,7 +34,7 @@ from genkern.search.limit import NO_LIMIT, Limit
 from genkern.search.strategies import chosen_strategy
 from genkern.space.prune import prune
 from genkern.space.space import Space, load_space
-from genkern.timing.profiler import Unshared
+from genkern.timing.profiler import ExclusiveDevice
 from genkern.timing.session import Budget, Session
 from genkern.tuning.preparation import Preparation
 from genkern.tuning.progress import Progress
@@ -58,7 +58,7 @@ class Killed(BaseException):
     """The run ends here."""
 
 
-class Scripted(Unshared):
+class Scripted(ExclusiveDevice):
     """Profiler and checker with outcomes by name; ends the run after `lives` facts."""
 
     time_source = "cudagraph"
@@ -110,16 +110,18 @@ class Scripted(Unshared):
 
 
 @pytest.fixture(scope="module")
-def workshop(cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    """A workshop with a cache that has everything after the first test."""
+def workshop(cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BuildEnvironment]:
+    """A build environment with a cache that has everything after the first test."""
     farm = Farm(BinaryCache(cache_dir / "binaries"), target_of("gfx942"), versions()["triton"], jobs=2, timeout_s=60)
     folder = tmp_path_factory.mktemp("modules")
     with closing(farm):
-        yield Workshop(farm, GPU, "gfx942", Budget(), init_type="randn", module_dir=str(folder), keep_modules=False)
+        yield BuildEnvironment(
+            farm, GPU, "gfx942", Budget(), init_type="randn", module_dir=str(folder), keep_modules=False
+        )
 
 
 def tuned(
-    workshop: Workshop,
+    build_environment: BuildEnvironment,
     journal: Path,
     script: Scripted,
     space: Space = SPACE,
@@ -131,7 +133,7 @@ def tuned(
     with closing(Journal(journal, {})) as facts:
         tuner = Tuner(
             lambda op: space,
-            workshop,
+            build_environment,
             script,
             script,
             facts,
@@ -157,7 +159,7 @@ def test_every_candidate_ends_in_exactly_one_outcome(
     script: Outcomes,
     finals: Outcomes,
     wrong: set[str],
-    workshop: Workshop,
+    workshop: BuildEnvironment,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """Whatever happens to whom: the counts add up to the space, and the winner is the best of those that are right."""
@@ -196,7 +198,7 @@ class Broken(Scripted):
                 yield measurement
 
 
-def test_what_breaks_the_device_is_not_tried_again(workshop: Workshop, tmp_path: Path) -> None:
+def test_what_breaks_the_device_is_not_tried_again(workshop: BuildEnvironment, tmp_path: Path) -> None:
     """Configs that were lost after it are: it was the device that failed them."""
     breaks = KEPT[0]
     with pytest.raises(ProfilerError):
@@ -216,7 +218,7 @@ def test_a_resumed_run_repeats_nothing(
     finals: Outcomes,
     wrong: set[str],
     lives: list[int],
-    workshop: Workshop,
+    workshop: BuildEnvironment,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """Killed any number of times, it asks for each fact once, and ends as an undisturbed one."""
@@ -237,7 +239,7 @@ def test_a_resumed_run_repeats_nothing(
     assert report.outcomes == undisturbed.outcomes
 
 
-def test_the_promising_are_screened_first(workshop: Workshop, tmp_path: Path) -> None:
+def test_the_promising_are_screened_first(workshop: BuildEnvironment, tmp_path: Path) -> None:
     """With all binaries in the cache, in the predictor's order and not in that of the space."""
     script = Scripted({}, {}, set())
     for name in ("cold", "warm"):
@@ -252,7 +254,7 @@ def test_the_promising_are_screened_first(workshop: Workshop, tmp_path: Path) ->
     assert binaries(screened) == binaries(promising) != binaries(map(Config.parse, KEPT))
 
 
-def test_a_resumed_run_knows_the_best_time(workshop: Workshop, tmp_path: Path) -> None:
+def test_a_resumed_run_knows_the_best_time(workshop: BuildEnvironment, tmp_path: Path) -> None:
     """The measured process hears it, since the best may have been measured by the one before."""
     first, second = Scripted({}, {}, set(), lives=5), Scripted({}, {}, set())
     with pytest.raises(Killed):
@@ -263,7 +265,7 @@ def test_a_resumed_run_knows_the_best_time(workshop: Workshop, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("incumbent", [OUTSIDER, Config.parse(KEPT[7])], ids=["outside the space", "in the space"])
-def test_an_earlier_winner_races_again(workshop: Workshop, tmp_path: Path, incumbent: Config) -> None:
+def test_an_earlier_winner_races_again(workshop: BuildEnvironment, tmp_path: Path, incumbent: Config) -> None:
     """It is measured once and among the finalists, however it did in the screening, and can win again."""
     script = Scripted({}, {}, set(KEPT) - {incumbent.name})
     report = tuned(workshop, tmp_path / "j", script, incumbent=incumbent)
@@ -276,7 +278,7 @@ def test_an_earlier_winner_races_again(workshop: Workshop, tmp_path: Path, incum
     assert len(report.candidates) == len({*KEPT, incumbent.name})
 
 
-def test_an_earlier_winner_that_cannot_compute_the_size_is_told(workshop: Workshop, tmp_path: Path) -> None:
+def test_an_earlier_winner_that_cannot_compute_the_size_is_told(workshop: BuildEnvironment, tmp_path: Path) -> None:
     """It is neither generated nor measured, and another config wins."""
     illegal = Config("gemv", 1, 4, 512, num_warps=4, num_stages=1)
     script = Scripted({}, {}, set())
@@ -288,7 +290,7 @@ def test_an_earlier_winner_that_cannot_compute_the_size_is_told(workshop: Worksh
     assert report.outcomes[Outcome.ILLEGAL] == 1
 
 
-def test_an_earlier_winner_that_fails_is_no_finalist(workshop: Workshop, tmp_path: Path) -> None:
+def test_an_earlier_winner_that_fails_is_no_finalist(workshop: BuildEnvironment, tmp_path: Path) -> None:
     """A driver or a compiler may have changed since; the report says how it ended."""
     report = tuned(workshop, tmp_path / "j", Scripted({OUTSIDER.name: Outcome.CRASHED}, {}, set()), incumbent=OUTSIDER)
     assert report.winner is not None
@@ -297,7 +299,7 @@ def test_an_earlier_winner_that_fails_is_no_finalist(workshop: Workshop, tmp_pat
     assert report.incumbent.outcome is Outcome.CRASHED
 
 
-def test_a_lost_check_says_nothing_and_is_made_again(workshop: Workshop, tmp_path: Path) -> None:
+def test_a_lost_check_says_nothing_and_is_made_again(workshop: BuildEnvironment, tmp_path: Path) -> None:
     """The config does not win this time, and is not called wrong; when the run goes on it is checked, and wins."""
 
     class Lossy(Scripted):
@@ -324,7 +326,7 @@ def test_a_lost_check_says_nothing_and_is_made_again(workshop: Workshop, tmp_pat
 
 @pytest.mark.parametrize("lives", [0, 3, len(KEPT) - 2])
 def test_what_did_not_compile_stays_out_of_the_race(
-    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives: int
+    workshop: BuildEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives: int
 ) -> None:
     """A run that goes on does not compile it again, and ends as if nobody had killed it; a new run tries it."""
     # Of the most promising, so that it is known when the run is killed.
@@ -357,24 +359,24 @@ def test_what_did_not_compile_stays_out_of_the_race(
     assert anew.winner.config.name == KEPT[0]
 
 
-def specs_of(workshop: Workshop, name: str) -> list[KernelSpec]:
+def specs_of(build_environment: BuildEnvironment, name: str) -> list[KernelSpec]:
     """What a config is compiled from."""
-    module = generate(PROBLEM, [Config.parse(kept) for kept in KEPT], workshop.arch, workshop.gpu)
+    module = generate(PROBLEM, [Config.parse(kept) for kept in KEPT], build_environment.arch, build_environment.gpu)
     return kernel_specs(PROBLEM, Config.parse(name), get_op(PROBLEM.op), module.source_sha256, module.arch)
 
 
-def test_a_config_that_was_screened_was_fit(workshop: Workshop, tmp_path: Path) -> None:
+def test_a_config_that_was_screened_was_fit(workshop: BuildEnvironment, tmp_path: Path) -> None:
     """When its binary is lost and does not compile again, that is no fact: the next run that goes on may have it."""
     with closing(Journal(tmp_path / "j", {})) as journal:
-        journal.screened(PROBLEM, Measurement(KEPT[0], Outcome.MEASURED, "cudagraph"))
+        journal.add_screened(PROBLEM, Measurement(KEPT[0], Outcome.MEASURED, "cudagraph"))
         preparation = Preparation(workshop, journal, Budget(), chosen_strategy(), NO_LIMIT, 0)
-        with workshop.open(PROBLEM, [Config.parse(name) for name in KEPT], 0) as bench:
-            preparation._search(bench, journal.of(PROBLEM), [], [])
-            bench.on_unfit(KEPT[:2], Unfit(Outcome.COMPILE_FAILED, "refused"))
+        with workshop.open(PROBLEM, [Config.parse(name) for name in KEPT], 0) as builder:
+            preparation._search(builder, journal.of(PROBLEM), [], [])
+            builder.on_unfit(KEPT[:2], Unfit(Outcome.COMPILE_FAILED, "refused"))
         assert list(journal.of(PROBLEM).unfit) == KEPT[1:2]
 
 
-def test_a_size_that_no_config_suits_is_counted(workshop: Workshop, tmp_path: Path) -> None:
+def test_a_size_that_no_config_suits_is_counted(workshop: BuildEnvironment, tmp_path: Path) -> None:
     """All of the space is pruned, and the report says so."""
     script = Scripted({}, {}, set())
     with closing(Journal(tmp_path / "j", {})) as journal:
@@ -404,12 +406,14 @@ def test_copies_are_not_measured_again_by_a_resumed_run(cache_dir: Path, tmp_pat
     modules = str(tmp_path / "modules")
     script = Scripted({}, {}, set(), lives)
     with closing(farm):
-        workshop = Workshop(farm, gpu, "gfx950", Budget(), init_type="randn", module_dir=modules, keep_modules=False)
+        build_environment = BuildEnvironment(
+            farm, gpu, "gfx950", Budget(), init_type="randn", module_dir=modules, keep_modules=False
+        )
         with pytest.raises(Killed):
-            tuned(workshop, tmp_path / "journal", script, space)
+            tuned(build_environment, tmp_path / "journal", script, space)
         measured = [event for event in script.asked if event.startswith("screen")]
         again = Scripted({}, {}, set())
-        report = tuned(workshop, tmp_path / "journal", again, space)
+        report = tuned(build_environment, tmp_path / "journal", again, space)
     assert not set(measured) & set(again.asked)
     outcomes = Counter(m.outcome for m in report.candidates.values())
     assert outcomes == {Outcome.MEASURED: len(kept) // 2, Outcome.IDENTICAL: len(kept) // 2}

@@ -20,7 +20,7 @@ from genkern.file_io import cache_folder, shown_path
 from genkern.gemm.gpus import DetectedDevice, detect_devices, gpu_for_device, known_archs, output_of
 from genkern.gemm.triton_release import triton_version
 from genkern.installation import pip_install
-from genkern.private_folders import exposure
+from genkern.private_folders import replacement_risk
 from genkern.runtime.bundles.bundle import Bundle
 from genkern.runtime.bundles.shipped_bundles import WORD, shipped_bundles
 from genkern.runtime.calls.configuration import CONFIG, configuration
@@ -227,7 +227,7 @@ def cache_findings(named: str | None) -> list[Finding]:
     if free < _LEAST_FREE_BYTES:
         return [warning("cache", said, "genkern cache --trim 5G frees space")]
     found = [ok("cache", said)]
-    if folder.exists() and (fault := exposure(folder)):
+    if folder.exists() and (fault := replacement_risk(folder)):
         remedy = "only data is read from it; Python modules and packed results go to a private folder"
         found.append(ok("cache", f"{fault} ({remedy})"))
     return found

@@ -46,13 +46,13 @@ def torch_findings() -> list[Finding]:
 
 def triton_findings(arch: str) -> list[Finding]:
     """Return whether Triton compiles a kernel of one store for an architecture; no GPU is needed."""
-    from genkern.compile.compiler import prove
+    from genkern.compile.compiler import check_compiler
     from genkern.gemm.gpus import gpu_for_arch, triton_target
     from genkern.gemm.triton_release import triton_version
     from genkern.kernels.kernel import Target
 
     with tempfile.TemporaryDirectory(prefix="genkern-doctor-") as folder:
-        prove(Target(*triton_target(gpu_for_arch(arch))), folder)
+        check_compiler(Target(*triton_target(gpu_for_arch(arch))), folder)
     return [ok("Triton", f"{triton_version()} compiles for {arch}")]
 
 

@@ -148,7 +148,7 @@ def run_engine_check(options: argparse.Namespace, console: Console) -> int:
             if each.what not in checked.stock["batches"]:
                 m = min(m, int(checked.stock["most_tokens"]) or m)
             console.print(f"{_called(each.what)}: the winner of layers {size} for M = {m} makes it slower")
-            contents = handed_back(contents, checked.problems(size), m)
+            contents = with_library_rows(contents, checked.problems(size), m)
     if output and contents != bundle.contents:
         write_bundle(output, contents, {name: bundle.image(name) for name in contents.binaries})
         console.print(f"{shown_path(output)}: the engine's own kernels serve these rows")
@@ -160,7 +160,7 @@ def run_engine_check(options: argparse.Namespace, console: Console) -> int:
 
 
 @dataclass
-class Checked:
+class EngineComparison:
     """The measurements of both engines. `genkern` is None if the engine failed with genkern; `failure` is why.
 
     stock: results without genkern
@@ -340,7 +340,7 @@ def _run(command: Sequence[str], environ: Mapping[str, str], log: Path) -> int:
             process.wait()
 
 
-def _checked(engine: Engine, console: Console) -> Checked:
+def _checked(engine: Engine, console: Console) -> EngineComparison:
     """Measure without genkern, then with it. If anything seems slower, measure it again in the opposite order.
 
     The repetitions of both rounds are pooled. Raises InputError if the engine fails without genkern.
@@ -354,7 +354,7 @@ def _checked(engine: Engine, console: Console) -> Checked:
     console.print(f"vLLM {stock['version']} with genkern ...")
     try:
         genkern, layers, lines = engine.run(with_genkern=True)
-        checked = Checked(stock, genkern, layers, lines)
+        checked = EngineComparison(stock, genkern, layers, lines)
         slow = [each.what for each in checked.times if each.is_slower]
         if slow:
             console.print(f"{', '.join(map(_called, slow))}: slower; measuring both engines again")
@@ -363,14 +363,14 @@ def _checked(engine: Engine, console: Console) -> Checked:
             checked.stock, checked.genkern = pooled(stock, stock_again), pooled(genkern, again)
         return checked
     except EngineFailure as failure:
-        return Checked(stock, None, failure=str(failure))
+        return EngineComparison(stock, None, failure=str(failure))
 
 
 def _line(failure: EngineFailure) -> str:
     return " | ".join(str(failure).splitlines())[-600:]
 
 
-def _search(engine: Engine, checked: Checked, slow: Sequence[Times], console: Console) -> dict[str, list[str]]:
+def _search(engine: Engine, checked: EngineComparison, slow: Sequence[Times], console: Console) -> dict[str, list[str]]:
     """Return for each slower batch, or prefill, the sizes of the layers whose winners make it slower."""
     found: dict[str, list[str]] = {}
     sizes = checked.sizes()
@@ -390,13 +390,13 @@ def _search(engine: Engine, checked: Checked, slow: Sequence[Times], console: Co
 
     for what in batches:
         try:
-            found[what] = culprits(sizes, slower_for(what))
+            found[what] = slow_layers(sizes, slower_for(what))
         except EngineFailure as failure:
             console.print(f"{_called(what)}: the search ended: {_line(failure)}")
     return found
 
 
-def _say(checked: Checked, console: Console) -> None:
+def _say(checked: EngineComparison, console: Console) -> None:
     """Print the table, the start times, and which layers winners serve."""
     if checked.genkern is None:
         console.print("the engine FAILED with genkern:")
@@ -442,7 +442,7 @@ def _model(path: str) -> tuple[str, int]:
     return os.path.abspath(folder), vocabulary
 
 
-def handed_back(contents: Contents, problems: Iterable[GemmProblem], m: int) -> Contents:
+def with_library_rows(contents: Contents, problems: Iterable[GemmProblem], m: int) -> Contents:
     """Return the contents in which the library, instead of a kernel, serves M = `m` of each problem.
 
     The row for that M is replaced by a row of the library. If there is none, a copy of the row with the nearest M is
@@ -484,7 +484,7 @@ def _with_library(rows: Sequence[Result], m: int) -> list[Result]:
 IsSlow = Callable[[Sequence[str]], bool]
 
 
-def culprits(sizes: Sequence[str], is_slow: IsSlow) -> list[str]:
+def slow_layers(sizes: Sequence[str], is_slow: IsSlow) -> list[str]:
     """Return the sizes whose winners make the engine slower. The caller has found that all `sizes` together do.
 
     Starts the engine about 2 log2(n) times for one culprit among n sizes. If neither half is slower by itself, both are
@@ -495,4 +495,4 @@ def culprits(sizes: Sequence[str], is_slow: IsSlow) -> list[str]:
     middle = len(sizes) // 2
     halves = sizes[:middle], sizes[middle:]
     slow = [half for half in halves if is_slow(half)]
-    return [size for half in slow for size in culprits(half, is_slow)] or list(sizes)
+    return [size for half in slow for size in slow_layers(half, is_slow)] or list(sizes)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from genkern.arguments import Parser
 from genkern.compile.cache import BinaryCache
-from genkern.compile.cache_entries import IN_USE_S, Entry, entries, unneeded
+from genkern.compile.cache_entries import IN_USE_S, Entry, entries, entries_to_remove
 from genkern.errors import InputError
 from genkern.file_io import cache_folder, shown_path
 
@@ -65,7 +65,7 @@ def run_cache(options: argparse.Namespace, console: Console) -> int:
         console.print(f"{len(damaged)} of {len(found)} are damaged{', and go' if damaged else ''}")
         found = _without(damaged, found, cache, stayed)
     if options.trim is not None or options.age is not None:
-        going = unneeded(found, now_s, options.trim, options.age)
+        going = entries_to_remove(found, now_s, options.trim, options.age)
         found = _without(going, found, cache, stayed)
         console.print(f"{len(going)} removed: {_shown_size(going)}")
         in_use = [entry for entry in found if now_s - entry.used_s <= IN_USE_S]

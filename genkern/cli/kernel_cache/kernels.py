@@ -16,7 +16,7 @@ from rich.console import Console
 from genkern.arguments import Parser, number
 from genkern.cli.kernel_cache.kernel_choice import Choice, Ranking, WantedUnit, chosen
 from genkern.cli.target import add_gpu, require_gpu, versions
-from genkern.compile.build_environment import Workshop
+from genkern.compile.build_environment import BuildEnvironment
 from genkern.compile.cache import BinaryCache, Failure
 from genkern.compile.farm import Farm
 from genkern.compile.kernels_file import SUFFIX, Files, KernelsFile, MadeFor, write_kernels
@@ -166,10 +166,10 @@ def compiled_entries(
         wanted = ranked_by_size(problems, Ranking(options.gpu, target, triton, spaces, most), options.jobs)
         farm.connect()
         choice = chosen(wanted, sys.maxsize if count is None else count)
-        workshop = Workshop(
+        build_environment = BuildEnvironment(
             farm, options.gpu, options.arch, Budget(), init_type="randn", module_dir=modules, keep_modules=False
         )
-        results = compiled(choice, workshop, stack.enter_context(Progress(console)))
+        results = compiled(choice, build_environment, stack.enter_context(Progress(console)))
     entries = {key: cache.files(key) for key in results if cache.get(key) is not None}
     refused = sum(isinstance(results[key], Failure) for key in entries)
     return Compiled(entries, refused, len(results) - len(entries), choice.first, made_for)
@@ -234,24 +234,26 @@ def spaces_for(problems: Sequence[GemmProblem], arch: str) -> dict[str, Space]:
 def ranked_by_size(problems: Sequence[GemmProblem], ranking: Ranking, jobs: int) -> dict[GemmProblem, list[WantedUnit]]:
     """Return what each size would try first. Ranking takes half a second per size, so `jobs` processes do it."""
     # joblib takes as long to import as genkern.
-    from genkern.compile.pool import each
+    from genkern.compile.pool import map_in_order
 
-    return dict(zip(problems, each(ranking.of, problems, min(jobs, len(problems))), strict=True))
+    return dict(zip(problems, map_in_order(ranking.of, problems, min(jobs, len(problems))), strict=True))
 
 
-def compiled(choice: Choice, workshop: Workshop, progress: Progress) -> dict[str, Binary | Failure]:
+def compiled(choice: Choice, build_environment: BuildEnvironment, progress: Progress) -> dict[str, Binary | Failure]:
     """Return the result of each chosen binary, by key. All sizes are open at the same time, so that no worker is
     idle."""
     results: dict[str, Binary | Failure] = {}
     with contextlib.ExitStack() as stack:
-        advance = stack.enter_context(progress.problem("kernels", len(choice.keys), workshop.farm.counts))
-        benches = [stack.enter_context(workshop.open(each, configs, 0)) for each, configs in choice.configs.items()]
-        for bench, configs in zip(benches, choice.configs.values(), strict=True):
-            bench.order([(rank, (config,)) for rank, config in enumerate(configs)])
-        for bench in benches:
-            while bench.made(wait=True) is not None:
-                advance(len(bench.results.keys() - results.keys()))
-                results |= bench.results
+        advance = stack.enter_context(progress.problem("kernels", len(choice.keys), build_environment.farm.counts))
+        benches = [
+            stack.enter_context(build_environment.open(each, configs, 0)) for each, configs in choice.configs.items()
+        ]
+        for builder, configs in zip(benches, choice.configs.values(), strict=True):
+            builder.request_binaries([(rank, (config,)) for rank, config in enumerate(configs)])
+        for builder in benches:
+            while builder.next_built(wait=True) is not None:
+                advance(len(builder.results.keys() - results.keys()))
+                results |= builder.results
     return results
 
 

@@ -20,7 +20,7 @@ from genkern.cli.setting import Setting, make_setting
 from genkern.errors import GenkernError, one_line
 from genkern.files.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.problem import GemmProblem
-from genkern.ops.aiter_calls import asked
+from genkern.ops.aiter_calls import problems_with_calls
 from genkern.ops.op import get_op
 from genkern.profiling.aiter_finder import AiterFinder, installed
 from genkern.profiling.checking.verdict import Checking
@@ -54,7 +54,7 @@ def proved(calls: AiterFinder, checking: Checking) -> Iterator[Proved]:
 
 def problems(arch: str) -> Iterator[GemmProblem]:
     """Yield a problem of each format that AITER has functions for; print the formats that the GPU does not support."""
-    for op, own in asked().items():
+    for op, own in problems_with_calls().items():
         try:
             yield resolve({**SIZE, "op": op, **own}, GemmDefaults(), arch).problem
         except GenkernError as error:
@@ -64,10 +64,10 @@ def problems(arch: str) -> Iterator[GemmProblem]:
 def run(setting: Setting) -> None:
     """Check each call of each format, and print a line for each."""
     index = setting.device_indices[0]
-    with setting.workshop(Console()) as workshop:
+    with setting.build_environment(Console()) as build_environment:
         for problem in problems(setting.target.arch):
-            with workshop.open(problem, [], index) as bench:
-                session = bench.job.session
+            with build_environment.open(problem, [], index) as builder:
+                session = builder.build.session
                 gemm = LoadedGemm(session)
                 what = problem, get_op(problem.op), session.arch, gemm.module.reference, gemm.operands
                 checking = Checking(*what, session.seed, session.budget.atol, session.budget.rtol)

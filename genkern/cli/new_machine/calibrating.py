@@ -19,7 +19,7 @@ from rich.console import Console
 from genkern.arguments import Parser, number, underscored
 from genkern.cli.options import PROFILERS, parse
 from genkern.cli.target import RunTarget, choose_target, devices_to_measure, versions
-from genkern.compile.binary_groups import compiled_of
+from genkern.compile.binary_groups import binary_group
 from genkern.errors import InputError
 from genkern.file_io import shown_path, write_whole
 from genkern.gemm.config import Config
@@ -170,12 +170,12 @@ def tuning_arguments(options: argparse.Namespace, folder: Path) -> list[str]:
 
 def timed_of(facts: ProblemFacts) -> list[Timed]:
     """Return the kernels of a problem in a journal that have a time, with the resources of their binaries."""
-    made = {compiled_of(Config.parse(name)): binary.resources for name, binary in facts.made.items()}
+    made = {binary_group(Config.parse(name)): binary.resources for name, binary in facts.made.items()}
     found = []
     for name, measurement in facts.screened.items():
         if measurement.outcome is Outcome.MEASURED and measurement.duration_us:
             config: Config = Config.parse(name)
-            needs = made.get(compiled_of(config), Resources())
+            needs = made.get(binary_group(config), Resources())
             found.append(Timed(config, needs, measurement.duration_us))
     return found
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from genkern.cli.new_machine.steps import DONE, LEFT_OUT, Ended, Step
+from genkern.cli.new_machine.steps import DONE, LEFT_OUT, Step, StepResult
 from genkern.result.result import Result
 
 _PROOF = re.compile(r"^\S+ .*?: (ok|not checked|WRONG): ")
@@ -18,7 +18,10 @@ _TAIL_LINES = 12
 
 
 def report_text(
-    title: str, steps: Sequence[tuple[Step, Ended]], sections: Mapping[str, Sequence[str]], heads: Mapping[str, str]
+    title: str,
+    steps: Sequence[tuple[Step, StepResult]],
+    sections: Mapping[str, Sequence[str]],
+    heads: Mapping[str, str],
 ) -> str:
     """Return the page: a table of how each step ended, then the sections of the steps.
 
@@ -134,7 +137,7 @@ def peer_lines(output: str) -> list[str]:
     return lines + [f"- {_cell(line)}" for line in found if not line.endswith(": right")]
 
 
-def failure_lines(ended: Ended, output: str) -> list[str]:
+def failure_lines(ended: StepResult, output: str) -> list[str]:
     """Return the last lines of the output of a step that failed."""
     if ended.state in (DONE, LEFT_OUT):
         return []

@@ -22,8 +22,15 @@ from rich.console import Console
 from genkern.arguments import Parser, number, underscored
 from genkern.cli.new_machine import first_report as report
 from genkern.cli.new_machine.calibrating import named_folder
-from genkern.cli.new_machine.plan import Wanted, chosen_timer, first_steps, last_steps, machine_step, sizes_text
-from genkern.cli.new_machine.steps import DONE, Ended, Step, StepFolder, limit_of
+from genkern.cli.new_machine.plan import (
+    FirstRunRequest,
+    chosen_timer,
+    first_steps,
+    last_steps,
+    machine_step,
+    sizes_text,
+)
+from genkern.cli.new_machine.steps import DONE, Step, StepFolder, StepResult, limit_of
 from genkern.cli.options import parse
 from genkern.cli.target import RunTarget, choose_target, devices_to_measure
 from genkern.errors import GenkernError, InputError
@@ -82,7 +89,7 @@ def run_first_run(options: argparse.Namespace, console: Console) -> int:
         raise InputError("genkern first-run measures, and this machine has no GPU that genkern can measure on")
     folder = named_folder(options.output)
     run = _FirstRun(StepFolder(folder), target, console, time.monotonic() + options.minutes * 60, options.again)
-    wanted = Wanted(folder, options.quick, tuple(passed_on))
+    wanted = FirstRunRequest(folder, options.quick, tuple(passed_on))
     write_whole(str(folder / "sizes.yaml"), sizes_text(wanted))
     # The steps' time limits do not depend on the timer.
     last = last_steps(wanted, target.gpu, "auto")
@@ -100,7 +107,7 @@ class _FirstRun:
     """The steps of a first run so far; the report is rewritten after each step."""
 
     def __init__(self, kept: StepFolder, target: RunTarget, console: Console, until_s: float, again: bool) -> None:
-        self.steps: list[tuple[Step, Ended]] = []
+        self.steps: list[tuple[Step, StepResult]] = []
         self._kept, self._target, self._console = kept, target, console
         self._until_s, self._again = until_s, again
 
@@ -167,7 +174,7 @@ class _FirstRun:
             partly.unlink(missing_ok=True)
         return archive
 
-    def _section(self, step: Step, ended: Ended) -> list[str]:
+    def _section(self, step: Step, ended: StepResult) -> list[str]:
         try:
             found = self._found(step)
         except (OSError, ValueError, LookupError, TypeError, GenkernError):

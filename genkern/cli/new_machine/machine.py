@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from genkern.cli.target import asked_of_amd_smi, versions
+from genkern.cli.target import versions, with_amd_smi_facts
 from genkern.errors import GenkernError, one_line
 from genkern.gemm.gpus import detect_devices, gpu_for_device, output_of
 from genkern.profiling.rocm.rocprof_command import find_executable
@@ -51,7 +51,7 @@ def _library(backend: Backend) -> str:
 
 def _gpus() -> list[str]:
     devices = detect_devices()
-    asked = asked_of_amd_smi([device for device in devices if device.arch.startswith("gfx")])
+    asked = with_amd_smi_facts([device for device in devices if device.arch.startswith("gfx")])
     known = {device.index: device for device in asked} if asked else {}
     said = []
     for device in devices:

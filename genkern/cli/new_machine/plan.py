@@ -28,7 +28,7 @@ _ROCPROF = "rocprofv3", "rocprof"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FirstRunRequest:
     """What to run: the folder, whether to be quick, and the options of tuning that all steps get."""
 
     folder: Path
@@ -48,7 +48,7 @@ def timers_of(gpu: Gpu, machine: Mapping[str, Any]) -> list[str]:
     return [*there, *TIMERS[gpu.vendor]]
 
 
-def first_steps(wanted: Wanted, gpu: Gpu, machine: Mapping[str, Any]) -> list[Step]:
+def first_steps(wanted: FirstRunRequest, gpu: Gpu, machine: Mapping[str, Any]) -> list[Step]:
     """Return the steps up to the comparison of timers, which decides how later steps measure."""
     folder, timer = wanted.folder, ("--profiler", usual_timer(gpu.vendor))
     argv = ["-m", "genkern.cli.new_machine.proving", str(folder), "--timed_sizes", str(_timed(wanted))]
@@ -74,7 +74,7 @@ def first_steps(wanted: Wanted, gpu: Gpu, machine: Mapping[str, Any]) -> list[St
     ]
 
 
-def last_steps(wanted: Wanted, gpu: Gpu, timer: str) -> list[Step]:
+def last_steps(wanted: FirstRunRequest, gpu: Gpu, timer: str) -> list[Step]:
     """Return the steps that measure with `timer`, a value of --profiler."""
     folder = wanted.folder
     calibrate = ["calibrate", "-o", str(folder / "calibration"), "--profiler", timer]
@@ -97,7 +97,7 @@ def last_steps(wanted: Wanted, gpu: Gpu, timer: str) -> list[Step]:
     return steps
 
 
-def sizes_text(wanted: Wanted) -> str:
+def sizes_text(wanted: FirstRunRequest) -> str:
     """Return the list of sizes to tune."""
     sizes = TUNED[:: len(TUNED) // _QUICK_TUNED] if wanted.quick else TUNED
     return "".join(f"- {{'M': {m}, 'N': {n}, 'K': {k}}}\n" for m, n, k in sizes)
@@ -112,7 +112,7 @@ def chosen_timer(gpu: Gpu, ended_well: Collection[str]) -> str:
     return next((name for name in order if name in ended_well), usual_timer(gpu.vendor))
 
 
-def _timed(wanted: Wanted) -> int:
+def _timed(wanted: FirstRunRequest) -> int:
     return _QUICK_TIMED if wanted.quick else len(TIMED)
 
 

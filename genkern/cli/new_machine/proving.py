@@ -18,14 +18,14 @@ from rich.console import Console
 from genkern.arguments import Parser
 from genkern.cli.options import parse
 from genkern.cli.setting import Setting, make_setting
-from genkern.compile.build_environment import Workshop
+from genkern.compile.build_environment import BuildEnvironment
 from genkern.errors import GenkernError
 from genkern.file_io import write_whole
 from genkern.files.gemm_entry import GemmDefaults, resolve
 from genkern.files.tune_gemm_yaml import size_line
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.ops.op import op_names
 from genkern.search.cost_model.predict import promising_first
 from genkern.space.languages import space_for_libraries
@@ -66,7 +66,7 @@ def _kind(config: Config) -> object:
     It consists of the family's form, whether the kernel adds up parts of K, and whether its tiles have few rows, for
     which AMD GPUs use other instructions.
     """
-    return form_of(config).stem, config.SPLIT_K > 1, config.BLOCK_SIZE_M < _WHOLE_ROWS
+    return traits_of(config).stem, config.SPLIT_K > 1, config.BLOCK_SIZE_M < _WHOLE_ROWS
 
 
 def timed(setting: Setting, sizes: Sequence[tuple[int, int, int]]) -> Iterator[tuple[GemmProblem, Config]]:
@@ -77,13 +77,13 @@ def timed(setting: Setting, sizes: Sequence[tuple[int, int, int]]) -> Iterator[t
         yield problem, promising_first(problem, prune(space, problem, setting.target.gpu).kept, setting.target.gpu)[0]
 
 
-def compile_all(workshop: Workshop, wanted: Sequence[tuple[GemmProblem, list[Config]]]) -> list[str]:
+def compile_all(build_environment: BuildEnvironment, wanted: Sequence[tuple[GemmProblem, list[Config]]]) -> list[str]:
     """Compile these configs; return a line for each that cannot be compiled."""
 
     def one(problem: GemmProblem, configs: list[Config]) -> list[str]:
-        with workshop.open(problem, configs, 0) as bench:
-            made = {candidate.config.name for candidate in bench.candidates(configs)}
-            unfit = bench.job.unfit
+        with build_environment.open(problem, configs, 0) as builder:
+            made = {candidate.config.name for candidate in builder.candidates(configs)}
+            unfit = builder.build.unfit
         return [
             f"{problem.op} {config.name}: {unfit[config.name].message if config.name in unfit else 'no kernel'}"
             for config in configs
@@ -106,10 +106,10 @@ def main(argv: Sequence[str]) -> int:
     write_whole(str(folder / "proof.yaml"), "".join(size_line(problem, c, arch) for problem, cs in found for c in cs))
     pairs = list(timed(setting, TIMED[: own.timed_sizes]))
     write_whole(str(folder / "timed.yaml"), "".join(size_line(problem, config, arch) for problem, config in pairs))
-    with setting.workshop(Console()) as workshop:
-        refused = compile_all(workshop, [*found, *((problem, [config]) for problem, config in pairs)])
+    with setting.build_environment(Console()) as build_environment:
+        refused = compile_all(build_environment, [*found, *((problem, [config]) for problem, config in pairs)])
     for problem, configs in found:
-        forms = sorted({form_of(config).stem for config in configs})
+        forms = sorted({traits_of(config).stem for config in configs})
         print(f"{problem.op} {problem.size}: {len(configs)} kernels, {', '.join(forms)}")
     for line in refused:
         print(f"not compiled: {line}")

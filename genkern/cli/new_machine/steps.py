@@ -62,7 +62,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Ended:
+class StepResult:
     """How a step ended.
 
     state: DONE, FAILED, LATE or LEFT_OUT
@@ -98,20 +98,20 @@ class StepFolder:
         """Return the standard error of a step's process; "" if there is none."""
         return _end_of_file(self._streams(name)[1])
 
-    def ended(self, step: Step) -> Ended | None:
+    def ended(self, step: Step) -> StepResult | None:
         """Return how the same step ended in an earlier run; None if it was not run, or the file is damaged.
 
         A step is the same if its arguments and the contents of its input files are.
         """
         try:
             said = json.loads(self._end_of(step.name).read_text(encoding="utf-8"))
-            found = Ended(**{**said, "argv": tuple(said["argv"])})
+            found = StepResult(**{**said, "argv": tuple(said["argv"])})
             is_same = found.argv == step.argv and found.read == step.digest()
             return found if is_same and found.state in (DONE, FAILED, LATE) else None
         except (OSError, ValueError, TypeError, LookupError):
             return None
 
-    def run(self, step: Step, limit_s: float, *, now: Callable[[], float] = time.monotonic) -> Ended:
+    def run(self, step: Step, limit_s: float, *, now: Callable[[], float] = time.monotonic) -> StepResult:
         """Run the step for at most `limit_s` seconds, and store how it ended. Never raises for its process."""
         stdout, stderr = self._streams(step.name)
         started_s, read = now(), step.digest()
@@ -132,12 +132,12 @@ class StepFolder:
         status = -1 if ended.returncode is None else ended.returncode
         return self._keep(step, state, said.strip("; "), now() - started_s, status, read)
 
-    def leave_out(self, step: Step, why: str) -> Ended:
+    def leave_out(self, step: Step, why: str) -> StepResult:
         """Store that the step was not run."""
         return self._keep(step, LEFT_OUT, why, 0.0, 0, step.digest())
 
-    def _keep(self, step: Step, state: str, said: str, seconds: float, status: int, read: str) -> Ended:
-        ended = Ended(step.name, state, said, round(seconds, 1), status, step.argv, read)
+    def _keep(self, step: Step, state: str, said: str, seconds: float, status: int, read: str) -> StepResult:
+        ended = StepResult(step.name, state, said, round(seconds, 1), status, step.argv, read)
         write_whole(str(self._end_of(step.name)), json.dumps(asdict(ended), indent=2) + "\n")
         return ended
 

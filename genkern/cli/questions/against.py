@@ -120,7 +120,7 @@ def facts_beside(path: str, problem: GemmProblem) -> tuple[ProblemFacts, str] | 
     return None
 
 
-def told_by_journal(path: str, problem: GemmProblem, config: Config) -> Told | None:
+def journal_evidence(path: str, problem: GemmProblem, config: Config) -> Told | None:
     """Return what the journal beside a results file says of the config; None if it says nothing."""
     if (found := facts_beside(path, problem)) is None:
         return None
@@ -136,7 +136,7 @@ def told_by_journal(path: str, problem: GemmProblem, config: Config) -> Told | N
     return None
 
 
-def told_by_candidates(path: str, problem: GemmProblem, config: Config) -> Told | None:
+def candidates_evidence(path: str, problem: GemmProblem, config: Config) -> Told | None:
     """Return what a file of candidates (-o2) says of the config; None if it says nothing. Raises ResultsError."""
     rows = csv.reader(read_text(path, ResultsError).splitlines())
     try:

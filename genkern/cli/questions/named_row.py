@@ -11,7 +11,7 @@ from pathlib import Path
 
 import genkern
 from genkern.cli.report import format_text
-from genkern.cli.target import asked_device
+from genkern.cli.target import device_option
 from genkern.errors import InputError, ResultsError
 from genkern.file_io import shown_path
 from genkern.files.file_kind import read_results
@@ -20,7 +20,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.result.result import Result
 from genkern.runtime.bundles.shipped_bundles import shipped_bundles
 from genkern.runtime.calls.configuration import CONFIG, configuration
-from genkern.timing.trust_rank import Standing, standing
+from genkern.timing.trust_rank import TrustRank, trust_rank
 
 # The results folder of a checkout; an installed genkern has none.
 SHIPPED_RESULTS = Path(genkern.__file__).resolve().parent.parent / "results"
@@ -116,7 +116,7 @@ def rows_of(size: Size, paths: Iterable[str], options: argparse.Namespace) -> li
 
 def fits(row: Result, options: argparse.Namespace) -> bool:
     """Return True if the filters of `add_filters` keep the row."""
-    gpu = asked_device(options.device, options.arch)
+    gpu = device_option(options.device, options.arch)
     if gpu is not None and (row.arch != gpu.arch or not row.device or _model(row) != gpu.name):
         return False
     if options.arch is not None and row.arch not in ("", options.arch):
@@ -149,9 +149,9 @@ def best_of_each(rows: Sequence[FoundRow]) -> list[tuple[FoundRow, list[FoundRow
     return [(group[0], group[1:]) for group in ordered]
 
 
-def _trust(found: FoundRow) -> tuple[Standing, float]:
+def _trust(found: FoundRow) -> tuple[TrustRank, float]:
     row = found.row
-    return standing(row.choice, row.proved_by, row.time_source), row.duration_us or float("inf")
+    return trust_rank(row.choice, row.proved_by, row.time_source), row.duration_us or float("inf")
 
 
 def shipped_files() -> list[str]:

@@ -13,7 +13,7 @@ from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, triton_target
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of, language_of
+from genkern.kernels.catalogue import language_of, traits_of
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.lowering import with_layouts
@@ -25,7 +25,7 @@ from genkern.runtime.backends import lt_api
 from genkern.runtime.backends.cublaslt_api import DIALECT
 from genkern.runtime.backends.lt_matmul import WORKSPACE_BYTES
 from genkern.runtime.backends.lt_operation import NotCovered, Operation, operation_of
-from genkern.timing.libraries import AITER, CUBLASLT, TORCH, KeptAlgorithm, kept_algorithm, library_of
+from genkern.timing.libraries import AITER, CUBLASLT, TORCH, StoredAlgorithm, library_of, stored_algorithm
 
 # First function of a generated module that a script replaces by its own.
 _PROGRAM = "test_gemm"
@@ -44,7 +44,7 @@ def kernel_script(row: Result, config: Config, gpu: Gpu, place: str, file_name: 
         )
     module = generate(problem, [config], gpu.arch, gpu)
     specs = kernel_specs(problem, config, get_op(problem.op), module.source_sha256, gpu.arch)
-    is_gluon = not form_of(config).interpreted
+    is_gluon = not traits_of(config).interpreted
     interpreted = "" if is_gluon else "; without a GPU under TRITON_INTERPRET=1 (needs NumPy, may take minutes)"
     without = (
         "--compile compiles this kernel, which Triton's interpreter cannot run"
@@ -80,7 +80,7 @@ def library_script(row: Result, call: str, gpu: Gpu, place: str, file_name: str)
     if library not in (TORCH, CUBLASLT):
         advice = "AITER's own scripts run its kernels" if library == AITER else "its API is not written into scripts"
         raise InputError(f"{call.partition(' ')[0]}: {advice}: give --config, or --torch for PyTorch's call")
-    kept = kept_algorithm(call)
+    kept = stored_algorithm(call)
     operation = None
     if kept is not None:
         try:
@@ -163,7 +163,7 @@ def _has_descriptor(spec: KernelSpec) -> bool:
     return any(kind.startswith("tensordesc<") for _, kind in spec.signature)
 
 
-def _algorithm(kept: KeptAlgorithm, operation: Operation) -> dict[str, Any]:
+def _algorithm(kept: StoredAlgorithm, operation: Operation) -> dict[str, Any]:
     """Return the template's values for a call of one algorithm."""
     digits = kept.data.hex()
     return {

@@ -320,11 +320,11 @@ def _measured_lines(
     """Return the lines about measurements of the config: the row, its journal, and the file of candidates."""
     told = []
     if options.candidates:
-        told.append(against.told_by_candidates(options.candidates, problem, config))
+        told.append(against.candidates_evidence(options.candidates, problem, config))
     if options.recorded:
         told.append(against.told_by_recorded(options.recorded, problem, config, (row.device or None) if row else None))
     if path:
-        told.append(against.told_by_journal(path, problem, config))
+        told.append(against.journal_evidence(path, problem, config))
     lines = []
     for each in filter(None, told):
         data.setdefault("told", []).append(asdict(each))

@@ -18,12 +18,12 @@ from genkern.cli.recorded.replaying import Replayed, table
 from genkern.errors import InputError, OutputError, ResultsError
 from genkern.file_io import require_writable, shown_path, write_bytes_whole
 from genkern.gemm.problem import GemmProblem
-from genkern.recorded.assumed_costs import charges_of
+from genkern.recorded.assumed_costs import assumed_costs_of
 from genkern.recorded.folds import FoldsFolder
 from genkern.recorded.load import recorded_problems
 from genkern.recorded.problem import RecordedProblem
 from genkern.recorded.training import Sample, fold_models, require_libraries, sampled, size_of, trained
-from genkern.recorded.training_times import FOLDS, Ranking, fitted_times, known_of, result_files, winners_of
+from genkern.recorded.training_times import FOLDS, Ranking, fitted_times, known_times_of, result_files, winners_of
 from genkern.search.guided.guided import Guided
 from genkern.search.guided.judged import Judged
 from genkern.search.guided.learned import Learned
@@ -31,7 +31,7 @@ from genkern.search.guided.model import MODEL_VARIABLE, ranked
 from genkern.search.guided.predicted_order import PredictedOrder
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import Strategy, Task
-from genkern.tuning.simulation import simulated
+from genkern.tuning.simulation import simulate
 
 _folds = number("a number of folds from 2 to 100", 2, 100, integer=True)
 
@@ -104,7 +104,7 @@ def run_train(options: argparse.Namespace, console: Console) -> int:
     if len(archs) != 1:
         paths = ", ".join(map(shown_path, (options.recorded, *options.also)))
         raise ResultsError(f"{paths}: times of {', '.join(archs) or 'no GPU'}, not of one")
-    known = known_of([*problems, *others])
+    known = known_times_of([*problems, *others])
     known += [each for path in options.winners for file in result_files(path) for each in winners_of(file)]
     known = [each for each in known if each.gpu.arch == archs[0]]
     if options.times_only:
@@ -160,7 +160,7 @@ def _judged(
     """
     if not any(map(_judges, problems)):
         raise ResultsError("no size's whole space was measured, so that the best is unknown: record one")
-    charges = charges_of(problems)
+    costs = assumed_costs_of(problems)
     found: list[Replayed] = []
     shares: list[tuple[GemmProblem, float]] = []
     for model, its in fold_models(problems, others, samples, folds):
@@ -170,7 +170,7 @@ def _judged(
         for recorded in filter(_judges, its):
             for name, make in _REPLAYED.items():
                 strategy = ChosenStrategy(name, partial(make, learned=learned), whole=False)
-                found.append(Replayed(name, recorded, simulated(strategy, recorded, charges=charges)))
+                found.append(Replayed(name, recorded, simulate(strategy, recorded, costs=costs)))
             shares.append((recorded.problem, _share_of_best(recorded, model)))
     return found, Judged.of(shares)
 

@@ -19,14 +19,14 @@ from genkern.errors import ResultsError
 from genkern.file_io import require_start_or_none, require_writable, shown_path, write_whole
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.fields import problem_cells
-from genkern.recorded.assumed_costs import Charges, charges_of
+from genkern.recorded.assumed_costs import AssumedCosts, assumed_costs_of
 from genkern.recorded.load import recorded_problems
 from genkern.recorded.problem import RecordedProblem
 from genkern.screen import aligned
 from genkern.search.guided.judged import judged_of
 from genkern.search.limit import NO_LIMIT, Limit
 from genkern.search.strategies import chosen_strategy, shown_names
-from genkern.tuning.simulation import JOBS, Simulated, simulated
+from genkern.tuning.simulation import JOBS, SimulationResult, simulate
 
 _MOST_JOBS = 1024
 _jobs = number(f"a number of workers from 1 to {_MOST_JOBS}", 1, _MOST_JOBS, integer=True)
@@ -44,7 +44,7 @@ class Figure:
 
     name: str
     title: str
-    of: Callable[[Simulated], float | None]
+    of: Callable[[SimulationResult], float | None]
     shown: Callable[[float], str]
 
 
@@ -65,7 +65,7 @@ class Replayed:
 
     strategy: str
     recorded: RecordedProblem
-    found: Simulated
+    found: SimulationResult
 
 
 def parse_replay(argv: Sequence[str]) -> argparse.Namespace:
@@ -109,16 +109,16 @@ def run_replay(options: argparse.Namespace, console: Console) -> int:
     problems = [recorded for recorded in recorded_problems(options.recorded) if recorded.us]
     if not problems:
         raise ResultsError(f"{shown_path(options.recorded)}: it has no measurements")
-    charges = charges_of(problems)
+    costs = assumed_costs_of(problems)
     within = f" within {limit.said}{'' if limit.seconds else ' binaries'}" if options.budget else ""
     replayed: list[Replayed] = []
     for strategy in chosen:
-        search = partial(simulated, strategy, jobs=options.jobs, charges=charges, limit=limit)
+        search = partial(simulate, strategy, jobs=options.jobs, costs=costs, limit=limit)
         found = [Replayed(strategy.said, recorded, search(recorded)) for recorded in problems]
         head = f"{strategy.said}{within}, {options.jobs} compiles at a time"
         console.print("\n".join([head, *table(found), ""]))
         replayed += found
-    for note in notes(problems, charges):
+    for note in notes(problems, costs):
         console.print(note)
     if options.output:
         write_whole(options.output, csv_text(replayed))
@@ -175,7 +175,7 @@ def _expected(replayed: Iterable[Replayed]) -> list[str]:
     return [f"sizes by the loss that is expected: {'; '.join(parts)}"] if parts else []
 
 
-def notes(problems: Sequence[RecordedProblem], charges: Charges) -> list[str]:
+def notes(problems: Sequence[RecordedProblem], costs: AssumedCosts) -> list[str]:
     """Return what a reader of the tables should know about the recorded spaces."""
     said = ["loss: relative to the best recorded time; the seconds do not include the finals"]
     for arch in sorted({recorded.gpu.arch for recorded in problems}):
@@ -186,8 +186,8 @@ def notes(problems: Sequence[RecordedProblem], charges: Charges) -> list[str]:
     if partly := sum(not recorded.whole for recorded in problems):
         said.append(f"{partly} of {len(problems)} sizes are recorded in part: their best may be missing")
     for share, what in (
-        (charges.compiles_unknown, "compiles"),
-        (charges.measurements_unknown, "measurements"),
+        (costs.compiles_unknown, "compiles"),
+        (costs.measurements_unknown, "measurements"),
     ):
         if share > 0:
             said.append(f"the durations of {share:.1%} of the {what} were not recorded: medians are used")

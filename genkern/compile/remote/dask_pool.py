@@ -21,10 +21,19 @@ from genkern.compile.cache import BinaryCache, Failure
 from genkern.compile.compiler import CompileJob
 from genkern.compile.kernels_file import MadeFor
 from genkern.compile.remote.address import Address
-from genkern.compile.remote.ledger import Again, Ledger, Made, Task, Wanted
-from genkern.compile.remote.node import greet, made_here
+from genkern.compile.remote.ledger import Ledger, Made, RetryUnit, Task, WantedUnit
+from genkern.compile.remote.node import compile_units, greet
 from genkern.compile.remote.nodes import Nodes
-from genkern.compile.remote.unit import Foreign, NotBegun, Result, Shared, There, Unit, read_answer, task_of
+from genkern.compile.remote.unit import (
+    AlreadyInSharedCache,
+    CompileUnit,
+    IncompatibleNode,
+    NotBegun,
+    Result,
+    SharedCache,
+    read_answer,
+    task_of,
+)
 from genkern.errors import GenkernError, InputError, one_line
 from genkern.gemm.records import Binary, Outcome
 
@@ -59,10 +68,12 @@ class DaskPool:
         self._ledger = Ledger()
         # Units that are wanted, and results of tasks: answers and exceptions. None wakes the thread to check whether to
         # end.
-        self._heard: queue.SimpleQueue[list[Wanted] | tuple[int, bytes | BaseException] | None] = queue.SimpleQueue()
+        self._heard: queue.SimpleQueue[list[WantedUnit] | tuple[int, bytes | BaseException] | None] = (
+            queue.SimpleQueue()
+        )
         self._pending: dict[int, Any] = {}
         self._text = functools.lru_cache(_TEXTS)(_text_of)
-        self._shared: Shared | None = None
+        self._shared: SharedCache | None = None
         self._probe: Path | None = None
         self._refuses_since_s: float | None = None
         self._looked_s = 0.0
@@ -96,18 +107,18 @@ class DaskPool:
         CuTe kernels are compiled by this machine, since their texts lie in files.
         """
         futures: list[Future[Binary | Failure]] = []
-        together: list[Wanted] = []
+        together: list[WantedUnit] = []
         for job in jobs:
             if job.spec.language == "cute":
-                from genkern.compile.pool import begin
+                from genkern.compile.pool import submit
 
-                futures.append(begin(job, 2))
+                futures.append(submit(job, 2))
                 continue
             future: Future[Binary | Failure] = Future()
             futures.append(future)
             try:
                 self.connect()
-                together.append(Wanted(self._unit(job), _teller(future)))
+                together.append(WantedUnit(self._unit(job), _teller(future)))
             except (GenkernError, OSError) as error:
                 future.set_exception(error)
         if together:
@@ -137,10 +148,10 @@ class DaskPool:
         # If this user cannot write to the cache, it is not shared with nodes.
         with contextlib.suppress(OSError):
             self._probe = self._cache.unborn(f"shared-{secrets.token_hex(8)}")
-            self._shared = Shared(str(folder), str(self._probe.relative_to(self._cache.folder)))
+            self._shared = SharedCache(str(folder), str(self._probe.relative_to(self._cache.folder)))
 
-    def _unit(self, job: CompileJob) -> Unit:
-        return Unit.of(job, self._text(job.module_path), self._made_for, self._shared)
+    def _unit(self, job: CompileJob) -> CompileUnit:
+        return CompileUnit.of(job, self._text(job.module_path), self._made_for, self._shared)
 
     def _work(self) -> None:
         nodes = self._nodes
@@ -192,7 +203,7 @@ class DaskPool:
             where: dict[str, Any] = {} if able is None else {"workers": sorted(able)}
             try:
                 data = [task_of([wanted.unit for wanted in task.wanted]) for task in these]
-                pending = nodes.client.map(made_here, data, pure=False, **where)
+                pending = nodes.client.map(compile_units, data, pure=False, **where)
             except Exception as error:
                 self._ledger.not_asked(tasks[start:])
                 nodes.tell_once("a task is not taken", error)
@@ -238,27 +249,28 @@ class DaskPool:
         else:
             self._ledger.broken(number, _lost_cluster(said), now_s)
 
-    def _made_of(self, task: Task, results: Sequence[Result]) -> list[Made | Again]:
+    def _made_of(self, task: Task, results: Sequence[Result]) -> list[Made | RetryUnit]:
         if len(results) != len(task.wanted):
             raise ValueError(f"{len(results)} answers for {len(task.wanted)} units")
         begun = not isinstance(results[0], NotBegun)
         return [self._made(each.unit, result, begun) for each, result in zip(task.wanted, results, strict=True)]
 
-    def _made(self, unit: Unit, result: Result, begun: bool) -> Made | Again:
-        """Return the result of a unit, or an `Again` if the unit must be tried again. A binary is stored in the cache.
+    def _made(self, unit: CompileUnit, result: Result, begun: bool) -> Made | RetryUnit:
+        """Return the result of a unit, or an `RetryUnit` if the unit must be tried again. A binary is stored in the
+        cache.
 
         `begun`: whether the node has compiled any unit of the task.
         """
-        if isinstance(result, Foreign):
+        if isinstance(result, IncompatibleNode):
             news = self._nodes is not None and self._nodes.leave_out(result.node, result.why)
-            return Again(unit, counts=not news)
+            return RetryUnit(unit, counts=not news)
         if isinstance(result, NotBegun):
-            return Again(unit, counts=not begun)
-        if isinstance(result, There):
+            return RetryUnit(unit, counts=not begun)
+        if isinstance(result, AlreadyInSharedCache):
             if (found := self._cache.get(unit.key)) is not None:
                 return found
             if (shared := unit.shared) is not None and not shared.whole:
-                return Again(replace(unit, shared=replace(shared, whole=True)), counts=False)
+                return RetryUnit(replace(unit, shared=replace(shared, whole=True)), counts=False)
             return _damaged(unit.key)
         if isinstance(result, (Failure, Exception)):
             return result

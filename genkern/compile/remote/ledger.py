@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from genkern.compile.cache import Failure
-from genkern.compile.remote.unit import Unit
+from genkern.compile.remote.unit import CompileUnit
 from genkern.errors import InputError
 from genkern.gemm.records import Binary, Outcome
 
@@ -44,10 +44,10 @@ class State(enum.Enum):
 
 
 @dataclass(eq=False)
-class Wanted:
+class WantedUnit:
     """A unit that is wanted, and the callback that receives its result, once."""
 
-    unit: Unit
+    unit: CompileUnit
     tell: Callable[[Made], object]
     state: State = State.WAITING
     tries: int = _TRIES
@@ -55,10 +55,10 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Again:
+class RetryUnit:
     """A unit was not compiled and is to be tried again, as `unit`. `counts`: whether this uses up one of its tries."""
 
-    unit: Unit
+    unit: CompileUnit
     counts: bool
 
 
@@ -67,7 +67,7 @@ class Task:
     """Units that one node compiles, one after another. `able`: addresses of the nodes that may; None if all may."""
 
     number: int
-    wanted: Sequence[Wanted]
+    wanted: Sequence[WantedUnit]
     able: frozenset[str] | None
 
 
@@ -75,7 +75,7 @@ class Task:
 class Ledger:
     """The state of all units and tasks. Not thread-safe."""
 
-    _waiting: deque[list[Wanted]] = field(default_factory=deque)
+    _waiting: deque[list[WantedUnit]] = field(default_factory=deque)
     _tasks: dict[int, Task] = field(default_factory=dict)
     _numbers: int = 0
     # When a node was last able to compile, and when anything was last heard of a task.
@@ -86,7 +86,7 @@ class Ledger:
     def is_empty(self) -> bool:
         return not self._waiting and not self._tasks
 
-    def want(self, units: Sequence[Wanted]) -> None:
+    def want(self, units: Sequence[WantedUnit]) -> None:
         """Queue units that go to one node, in this order."""
         self._waiting.append(list(units))
 
@@ -116,13 +116,13 @@ class Ledger:
         """Return a task that is with the cluster; None if it is not there, or not any more."""
         return self._tasks.get(number)
 
-    def answered(self, number: int, answers: Sequence[Made | Again], now_s: float) -> None:
+    def answered(self, number: int, answers: Sequence[Made | RetryUnit], now_s: float) -> None:
         """Record the answer for each unit of a task."""
         if (task := self._take(number, now_s)) is None:
             return
         left = []
         for wanted, answer in zip(task.wanted, answers, strict=True):
-            if not isinstance(answer, Again):
+            if not isinstance(answer, RetryUnit):
                 _end(wanted, answer)
             elif answer.counts and wanted.tries == 1:
                 _end(wanted, _deadly(wanted))
@@ -193,18 +193,18 @@ class Ledger:
         return task
 
     @staticmethod
-    def _wait(units: Sequence[Wanted]) -> list[Wanted]:
+    def _wait(units: Sequence[WantedUnit]) -> list[WantedUnit]:
         for wanted in units:
             wanted.state = State.WAITING
         return list(units)
 
 
-def _end(wanted: Wanted, what: Made) -> None:
+def _end(wanted: WantedUnit, what: Made) -> None:
     assert wanted.state is not State.ENDED
     wanted.state = State.ENDED
     wanted.tell(what)
 
 
-def _deadly(wanted: Wanted) -> Failure:
+def _deadly(wanted: WantedUnit) -> Failure:
     message = "nodes were lost with it repeatedly"
     return Failure(wanted.unit.key, Outcome.COMPILE_FAILED, message, from_outside=True)

@@ -18,9 +18,18 @@ import time
 from pathlib import Path
 
 from genkern.compile.cache import BinaryCache, Failure
-from genkern.compile.compiler import CompileJob, CompileProcess, forked
+from genkern.compile.compiler import CompileJob, CompileProcess, fork_compile_process
 from genkern.compile.kernels_file import MadeFor
-from genkern.compile.remote.unit import PROTOCOL, Foreign, NotBegun, Result, There, Unit, answered, read_task
+from genkern.compile.remote.unit import (
+    PROTOCOL,
+    AlreadyInSharedCache,
+    CompileUnit,
+    IncompatibleNode,
+    NotBegun,
+    Result,
+    answered,
+    read_task,
+)
 from genkern.errors import BugError, MachineError, OutputError
 from genkern.file_io import cache_folder
 from genkern.gemm.gpus import detect_devices
@@ -45,7 +54,7 @@ _own = _OfThread()
 _forking = threading.Lock()
 
 
-def made_here(data: bytes) -> bytes:
+def compile_units(data: bytes) -> bytes:
     """Compile the units of a task (genkern.compile.remote.unit) and return their results, read from this node's cache
     if possible.
 
@@ -79,9 +88,9 @@ def _mismatch(wanted: MadeFor) -> str:
     return "" if here.environment == wanted.environment else "it has other settings of Triton"
 
 
-def _made(unit: Unit) -> Result:
+def _made(unit: CompileUnit) -> Result:
     if why := _mismatch(unit.made_for):
-        return Foreign(_address(), why)
+        return IncompatibleNode(_address(), why)
     shared = unit.shared if unit.shared is not None and unit.shared.is_seen else None
     cache = BinaryCache(cache_folder(None) / "binaries" if shared is None else shared.folder)
     # If a scheduler loses a worker, other workers repeat its finished tasks: their results are in the cache.
@@ -91,17 +100,17 @@ def _made(unit: Unit) -> Result:
             result = _compiled(unit, cache)
         except MachineError as error:
             # Other nodes may manage.
-            return Foreign(_address(), str(error))
+            return IncompatibleNode(_address(), str(error))
         except (OutputError, BugError) as error:
             return error
     if isinstance(result, Failure) and cache.get(unit.key) is None:
         return result
     # This node's user may not be allowed to write to the shared folder.
     is_there = shared is not None and not shared.whole and cache.has_here(unit.key)
-    return There(unit.key) if is_there else cache.files(unit.key)
+    return AlreadyInSharedCache(unit.key) if is_there else cache.files(unit.key)
 
 
-def _compiled(unit: Unit, cache: BinaryCache) -> Binary | Failure:
+def _compiled(unit: CompileUnit, cache: BinaryCache) -> Binary | Failure:
     path = _modules.path(unit.module)
     job = CompileJob(unit.key, path, unit.spec, unit.target, str(cache.folder), unit.timeout_s)
     if _own.process is None or not _own.process.alive:
@@ -123,7 +132,7 @@ def _new_process() -> CompileProcess:
         before = config.get("daemon")
         config["daemon"] = False
         try:
-            return forked()
+            return fork_compile_process()
         finally:
             config["daemon"] = before
 

@@ -24,7 +24,7 @@ _PAIRS = "signature", "constants", "divisible", "options"
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedCache:
     """A cache that nodes may share: its folder, and the name of a folder in it that only this run has created.
 
     With `whole` the entry is returned as bytes even if the cache is shared: a network file system may show it late.
@@ -41,7 +41,7 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Unit:
+class CompileUnit:
     """One binary to compile: its key, the text of its module, and everything else that the key depends on.
 
     If the node sees the `shared` cache, the entry is stored there and only its key comes back.
@@ -53,14 +53,14 @@ class Unit:
     target: Target
     timeout_s: float
     made_for: MadeFor
-    shared: Shared | None = None
+    shared: SharedCache | None = None
 
     @classmethod
-    def of(cls, job: CompileJob, module: str, made_for: MadeFor, shared: Shared | None = None) -> Unit:
+    def of(cls, job: CompileJob, module: str, made_for: MadeFor, shared: SharedCache | None = None) -> CompileUnit:
         return cls(job.key, module, job.spec, job.target, job.timeout_s, made_for, shared)
 
 
-def task_of(units: Sequence[Unit]) -> bytes:
+def task_of(units: Sequence[CompileUnit]) -> bytes:
     """Return units as compressed JSON, with each module text once. A module for sm_90 has 45 KB, compressed 12 KB."""
     modules = [*dict.fromkeys(unit.module for unit in units)]
     said = [vars(unit) | {"module": modules.index(unit.module), **_nested(unit)} for unit in units]
@@ -68,7 +68,7 @@ def task_of(units: Sequence[Unit]) -> bytes:
     return b"".join([json.dumps([*map(len, parts)]).encode(), b"\n", *parts])
 
 
-def read_task(data: bytes) -> list[Unit]:
+def read_task(data: bytes) -> list[CompileUnit]:
     """Parse the units of a task. Raises ValueError, TypeError or LookupError for invalid bytes."""
     head, _, rest = data.partition(b"\n")
     lengths = [int(length) for length in json.loads(head)]
@@ -87,13 +87,13 @@ def _packed(module: str) -> bytes:
     return zlib.compress(module.encode(), 1)
 
 
-def _nested(unit: Unit) -> dict[str, Any]:
+def _nested(unit: CompileUnit) -> dict[str, Any]:
     """Return the fields of a unit that are objects, as JSON can store them."""
     shared = None if unit.shared is None else vars(unit.shared)
     return {"spec": vars(unit.spec), "target": asdict(unit.target), "made_for": vars(unit.made_for), "shared": shared}
 
 
-def _unit(said: dict[str, Any], modules: Sequence[str]) -> Unit:
+def _unit(said: dict[str, Any], modules: Sequence[str]) -> CompileUnit:
     spec: dict[str, Any] = {
         name: tuple((str(key), value) for key, value in given) if name in _PAIRS else str(given)
         for name, given in said["spec"].items()
@@ -102,9 +102,9 @@ def _unit(said: dict[str, Any], modules: Sequence[str]) -> Unit:
     made_for = MadeFor(**{name: str(value) for name, value in said["made_for"].items()})
     shared = said["shared"]
     if shared is not None:
-        shared = Shared(str(shared["folder"]), str(shared["probe"]), bool(shared["whole"]))
+        shared = SharedCache(str(shared["folder"]), str(shared["probe"]), bool(shared["whole"]))
     module, timeout_s = modules[int(said["module"])], float(said["timeout_s"])
-    return Unit(str(said["key"]), module, KernelSpec(**spec), target, timeout_s, made_for, shared)
+    return CompileUnit(str(said["key"]), module, KernelSpec(**spec), target, timeout_s, made_for, shared)
 
 
 def _parts(data: bytes, lengths: Sequence[int]) -> Iterator[bytes]:
@@ -115,7 +115,7 @@ def _parts(data: bytes, lengths: Sequence[int]) -> Iterator[bytes]:
 
 
 @dataclass(frozen=True)
-class Foreign:
+class IncompatibleNode:
     """A node, by its address, that cannot compile a unit, and why; for example, it has another release of Triton."""
 
     node: str
@@ -123,7 +123,7 @@ class Foreign:
 
 
 @dataclass(frozen=True)
-class There:
+class AlreadyInSharedCache:
     """The entry of this key is in the shared cache."""
 
     key: str
@@ -134,7 +134,7 @@ class NotBegun:
     """The unit was not begun, since earlier units of its task took long; another node may have it."""
 
 
-Result = Mapping[str, bytes] | There | Failure | OutputError | BugError | Foreign | NotBegun
+Result = Mapping[str, bytes] | AlreadyInSharedCache | Failure | OutputError | BugError | IncompatibleNode | NotBegun
 
 
 def answered(results: Sequence[Result]) -> bytes:
@@ -148,9 +148,9 @@ def _said(result: Result) -> dict[str, Any]:
         return {"files": {name: len(data) for name, data in result.items()}}
     if isinstance(result, Failure):
         return {"failure": [result.key, result.outcome.value, result.message, result.from_outside]}
-    if isinstance(result, There):
+    if isinstance(result, AlreadyInSharedCache):
         return {"there": [result.key]}
-    if isinstance(result, Foreign):
+    if isinstance(result, IncompatibleNode):
         return {"foreign": [result.node, result.why]}
     if isinstance(result, NotBegun):
         return {"not_begun": []}
@@ -179,7 +179,11 @@ def _result(kind: str, given: Any, files: Iterator[bytes]) -> Result:
     if kind == "failure":
         key, outcome, message, from_outside = given
         return Failure(str(key), Outcome(outcome), str(message), bool(from_outside))
-    words: dict[str, type[There | Foreign | NotBegun | BugError | OutputError]] = {
-        "there": There, "foreign": Foreign, "not_begun": NotBegun, "bug": BugError, "output": OutputError
-    }  # fmt: skip
+    words: dict[str, type[AlreadyInSharedCache | IncompatibleNode | NotBegun | BugError | OutputError]] = {
+        "there": AlreadyInSharedCache,
+        "foreign": IncompatibleNode,
+        "not_begun": NotBegun,
+        "bug": BugError,
+        "output": OutputError,
+    }
     return words[kind](*map(str, given))

@@ -51,7 +51,7 @@ NEAREST: dict[str, FileOf] = {vllm.NAME: vllm.file_of, sglang.NAME: sglang.file_
 _DECODES, _PREFILLS = 64, 1024
 
 
-def run_elsewhere(problem: GemmProblem, configs: Iterable[Config], vendor: str) -> list[Config]:
+def runnable_by_peers(problem: GemmProblem, configs: Iterable[Config], vendor: str) -> list[Config]:
     """Return the `configs` that another program's kernel can run for `problem` on a vendor's GPUs."""
     peers = [peer for peer in _WITH_CONFIGS.get(vendor, ()) if not peer.obstacle(problem)]
     return [config for config in configs if not all(peer.config_obstacle(config) for peer in peers)] if peers else []
@@ -82,7 +82,7 @@ def _no_kind(path: str) -> str:
     )
 
 
-def unreached(tuned: Collection[int], written: Collection[int]) -> str:
+def coverage_gap(tuned: Collection[int], written: Collection[int]) -> str:
     """Return why a file with configs for `written` would serve other M badly; "" if it would not.
 
     `tuned` are all M that were tuned for the file; `written` are the M for which a config was found that the file's

@@ -244,14 +244,14 @@ def triton_type(argument: Argument, operands: Mapping[str, Operand]) -> str:
     return "*i32" if isinstance(argument, Counters) else "i32"
 
 
-def promised(argument: Argument) -> int:
+def promised_divisor(argument: Argument) -> int:
     """Return the divisor (1, 2, 4, 8 or 16) that the kernel is compiled for: of an address in bytes, or of a number."""
     if isinstance(argument, (Integer, Leading, Stride)):
         return argument.multiple_of
     return MOST_PROMISED if isinstance(argument, (Pointer, Workspace, Counters)) else 1
 
 
-def passed(arguments: Iterable[Argument]) -> tuple[Argument, ...]:
+def launch_arguments(arguments: Iterable[Argument]) -> tuple[Argument, ...]:
     """Return the arguments that a launch passes, which are all except constants."""
     return tuple(argument for argument in arguments if not isinstance(argument, Constant))
 

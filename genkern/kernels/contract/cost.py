@@ -10,7 +10,7 @@ EDGES, SWAPPED_EDGES = (16, 16), (8, 16)
 
 
 @dataclass(frozen=True)
-class Turn:
+class TileWave:
     """One step in which the clusters of a persistent kernel walk over C: their tiles, and how they store C.
 
     tiles_m: tiles of one cluster along M.
@@ -64,5 +64,5 @@ class Cost:
 
     edges: tuple[int, int] = EDGES
     vector: bool = False
-    turn: Turn | None = None
+    tile_wave: TileWave | None = None
     reduces: str = "kernel"

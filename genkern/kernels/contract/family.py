@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from genkern.gemm.parameter import PARAMETERS, Parameter, Value
-from genkern.kernels.contract.traits import Form
+from genkern.kernels.contract.traits import KernelTraits
 
 # Values of the parameters that change a family's kernel text, by name.
 Choice = dict[str, Value]
@@ -31,7 +31,7 @@ class Family:
     """
 
     name: str
-    form: Form | Callable[[Choice], Form | str]
+    traits: KernelTraits | Callable[[Choice], KernelTraits | str]
     parameters: tuple[Parameter, ...] = ()
     language: str = "triton"
 
@@ -49,17 +49,17 @@ class Family:
         """The parameters that change the kernel text."""
         return tuple(parameter for parameter in self.parameters if parameter.in_text)
 
-    def formed(self, choice: Choice) -> Form | str:
+    def traits_for(self, choice: Choice) -> KernelTraits | str:
         """Return the form for these values, or why there is none. Missing values are neutral."""
-        if isinstance(self.form, Form):
-            return self.form
+        if isinstance(self.traits, KernelTraits):
+            return self.traits
         neutral = {parameter.name: PARAMETERS.neutral[parameter.name] for parameter in self.in_text}
-        return self.form({**neutral, **choice})
+        return self.traits({**neutral, **choice})
 
     def choices(self) -> Iterator[Choice]:
         """Yield every combination of values of the text-changing parameters for which a form exists."""
         names = [parameter.name for parameter in self.in_text]
         for values in itertools.product(*(parameter.values for parameter in self.in_text)):
             choice = dict(zip(names, values, strict=True))
-            if isinstance(self.formed(choice), Form):
+            if isinstance(self.traits_for(choice), KernelTraits):
                 yield choice

@@ -1,7 +1,7 @@
-"""`Sums`: the order in which a config's kernels add up K, as the family states it for a problem without its M.
+"""`SumOrder`: the order in which a config's kernels add up K, as the family states it for a problem without its M.
 
-Two calls with equal `Sums` on the same kind of GPU compute the same bits for equal rows of A, whatever M, the tile and
-the row's place in it are.
+Two calls with equal `SumOrder` on the same kind of GPU compute the same bits for equal rows of A, whatever M, the tile
+and the row's place in it are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST = 80
 
 
 @dataclass(frozen=True)
-class Sums:
+class SumOrder:
     """How the products of one element of C are added up along K.
 
     instruction: the instruction and the elements of K that it multiplies, such as "wgmma k16". All its products go to
@@ -50,7 +50,7 @@ class Sums:
     def text(self) -> str:
         """One line of printable ASCII without commas, such as `wgmma k16; 4 parts of 1024`.
 
-        Two `Sums` have the same text only if they are equal.
+        Two `SumOrder` have the same text only if they are equal.
         """
         said = [self.instruction]
         if self.promoted:
@@ -118,4 +118,4 @@ def own_finish(problem: GemmProblem, language: str) -> str:
 
 def like(config: Config) -> str:
     """Return the config's name with GROUP_SIZE_M and SPLIT_K set to 1: its main kernel is compiled without them."""
-    return config.having(GROUP_SIZE_M=1, SPLIT_K=1).name
+    return config.with_values(GROUP_SIZE_M=1, SPLIT_K=1).name

@@ -14,7 +14,7 @@ from genkern.kernels.contract.call import Call
 from genkern.kernels.contract.cost import Cost
 from genkern.kernels.contract.gluon_tile import WIDEST
 from genkern.kernels.contract.product import Product
-from genkern.kernels.contract.sum_order import Sums
+from genkern.kernels.contract.sum_order import SumOrder
 from genkern.kernels.contract.variant import Variant
 
 Refuses = Callable[[GemmProblem, ConfigTable, Gpu | None], Refusals]
@@ -30,13 +30,13 @@ def any_config(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> R
     yield from ()
 
 
-def unknown_sums(problem: GemmProblem, config: Config, arch: str) -> Sums | None:
+def unknown_sums(problem: GemmProblem, config: Config, arch: str) -> SumOrder | None:
     """Return None: the family does not state the order in which it adds up K."""
     return None
 
 
 @dataclass(frozen=True)
-class Sides:
+class TileLimits:
     """Limits on the sides of a tile.
 
     least_m: smallest BLOCK_SIZE_M.
@@ -65,7 +65,7 @@ class Sides:
 
 
 @dataclass(frozen=True)
-class Form:
+class KernelTraits:
     """Facts about one kernel text of a family.
 
     `takes` returns "" if the form can compute the problem, else the reason why not. `legal`, `stages` and `shares` get
@@ -121,9 +121,9 @@ class Form:
     legal: Refuses = any_config
     shares: Refuses = any_config
     stages: Refuses | None = None
-    sums: Callable[[GemmProblem, Config, str], Sums | None] = unknown_sums
+    sums: Callable[[GemmProblem, Config, str], SumOrder | None] = unknown_sums
     cost: Cost = field(default_factory=Cost)
-    sides: Sides = field(default_factory=Sides)
+    sides: TileLimits = field(default_factory=TileLimits)
     reads: str = "steps"
     uses_tma: bool = False
     stores_tma: bool = False

@@ -29,12 +29,12 @@ from genkern.gemm.parameter import CLUSTER, SCHEDULE, STORE, SWAPPED, pair_of
 from genkern.gemm.problem import INT32, GemmProblem
 from genkern.kernels.contract.argument import Argument, Constant, Integer, Leading, Map, Pointer, Workspace
 from genkern.kernels.contract.call import Call, Kernel
-from genkern.kernels.contract.cost import Turn
+from genkern.kernels.contract.cost import TileWave
 from genkern.kernels.contract.expression import Value, cdiv, least, most, name, where
 from genkern.kernels.contract.family import Choice, Family
 from genkern.kernels.contract.gluon_tile import TURNED_BOX, buffer_bytes, columns_held, turned
 from genkern.kernels.contract.product import Product
-from genkern.kernels.contract.sum_order import Sums, instruction_k, near_shares, own_finish
+from genkern.kernels.contract.sum_order import SumOrder, instruction_k, near_shares, own_finish
 from genkern.kernels.contract.symbols import (
     BATCH,
     BLOCK_SIZE_K,
@@ -48,7 +48,7 @@ from genkern.kernels.contract.symbols import (
     M,
     N,
 )
-from genkern.kernels.contract.traits import Form, any_config
+from genkern.kernels.contract.traits import KernelTraits, any_config
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.cute import tile
 from genkern.kernels.cute.dense_product import (
@@ -358,11 +358,11 @@ def _stages(shape: Shape, problem: GemmProblem, configs: ConfigTable, gpu: Gpu |
     yield from ring_limit(configs.num_stages, tile.MOST_STAGES, _shared_bytes(shape, problem, configs), gpu)
 
 
-def _sums(problem: GemmProblem, config: Config, arch: str) -> Sums:
+def _sums(problem: GemmProblem, config: Config, arch: str) -> SumOrder:
     """Return the order of sums: one accumulator for each split of K, whatever the schedule and the cluster are."""
     is_split = config.SPLIT_K > 1
     is_scaled = scales_of(problem) == BLOCKS
-    return Sums(
+    return SumOrder(
         f"wgmma k{instruction_k(problem.dtype_a)}",
         near_shares(problem.K, config.BLOCK_SIZE_K, config.SPLIT_K),
         promoted=config.BLOCK_SIZE_K if _promotes(problem) else 0,
@@ -373,9 +373,9 @@ def _sums(problem: GemmProblem, config: Config, arch: str) -> Sums:
 
 
 @lru_cache(maxsize=64)
-def _form_of(shape: Shape) -> Form:
+def _form_of(shape: Shape) -> KernelTraits:
     splits, widest = not shape.ping_pong and not shape.tma_store, _WIDEST[shape.ping_pong]
-    turn = Turn(
+    tile_wave = TileWave(
         *(shape.cluster_m, shape.cluster_n),
         programs_of_tile=1,
         programs=shape.cluster,
@@ -391,7 +391,7 @@ def _form_of(shape: Shape) -> Form:
         shape.stem(),
         partial(_variant, shape),
         _call,
-        turn,
+        tile_wave,
         needs=("tma", "wgmma"),
         takes=_takes_tma_store if shape.tma_store else _takes,
         legal=partial(_legal, shape),
@@ -410,7 +410,7 @@ def _form_of(shape: Shape) -> Form:
     )
 
 
-def _form(choice: Choice) -> Form:
+def _form(choice: Choice) -> KernelTraits:
     cluster = pair_of(str(choice["cluster"]))
     return _form_of(
         Shape(choice["schedule"] == "ping_pong", bool(choice["swapped"]), *cluster, choice["store"] == "tma")

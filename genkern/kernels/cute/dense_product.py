@@ -12,13 +12,13 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.contract.call import Call
-from genkern.kernels.contract.cost import Cost, Turn
+from genkern.kernels.contract.cost import Cost, TileWave
 from genkern.kernels.contract.expression import Value
 from genkern.kernels.contract.gluon_tile import WIDEST
 from genkern.kernels.contract.product import Product
-from genkern.kernels.contract.sum_order import Sums
+from genkern.kernels.contract.sum_order import SumOrder
 from genkern.kernels.contract.symbols import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, NUM_STAGES
-from genkern.kernels.contract.traits import Form, Refuses, Sides, any_config
+from genkern.kernels.contract.traits import KernelTraits, Refuses, TileLimits, any_config
 from genkern.kernels.contract.variant import Variant
 from genkern.ops.op import get_op
 
@@ -98,13 +98,13 @@ def dense_form(
     stem: str,
     variant: Callable[[GemmProblem, Config], Variant],
     call: Callable[[Product, Variant], Call],
-    turn: Turn,
+    tile_wave: TileWave,
     *,
     needs: tuple[str, ...],
     takes: Callable[[GemmProblem, Gpu | None], str],
     legal: Refuses,
     stages: Refuses,
-    sums: Callable[[GemmProblem, Config, str], Sums | None],
+    sums: Callable[[GemmProblem, Config, str], SumOrder | None],
     widest: int = WIDEST,
     height_step: int = 0,
     block_m: tuple[int, int],
@@ -113,12 +113,12 @@ def dense_form(
     batches: bool = False,
     shares: Refuses = any_config,
     splits_k: bool = False,
-) -> Form:
+) -> KernelTraits:
     """Return a form that loads by TMA and whose clusters walk over C.
 
     `block_m` is the smallest and the largest BLOCK_SIZE_M. With `splits_k`, a second kernel adds up the splits of K.
     """
-    return Form(
+    return KernelTraits(
         stem,
         variant,
         call,
@@ -127,18 +127,20 @@ def dense_form(
         stages=stages,
         shares=shares,
         sums=sums,
-        cost=Cost(turn=turn),
-        sides=Sides(block_m[0], block_m[1], width_step=turn.width_step, widest=widest, height_step=height_step),
+        cost=Cost(tile_wave=tile_wave),
+        sides=TileLimits(
+            block_m[0], block_m[1], width_step=tile_wave.width_step, widest=widest, height_step=height_step
+        ),
         reads="promoted" if promotes else "",
         uses_tma=True,
         needs=needs,
-        stores_tma=turn.tma_store,
+        stores_tma=tile_wave.tma_store,
         splits_k=splits_k,
         split_apart=splits_k,
         interpreted=False,
         helper_warps=helper_warps,
-        swapped=turn.swapped,
-        cluster=(turn.tiles_m, turn.tiles_n),
+        swapped=tile_wave.swapped,
+        cluster=(tile_wave.tiles_m, tile_wave.tiles_n),
         batches=batches,
     )
 

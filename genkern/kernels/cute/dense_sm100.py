@@ -26,13 +26,13 @@ from genkern.gemm.parameter import CLUSTER, CTAS, STORE, pair_of
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.contract.argument import Argument, Constant, Integer, Leading, Map, Pointer
 from genkern.kernels.contract.call import Call, Kernel
-from genkern.kernels.contract.cost import Turn
+from genkern.kernels.contract.cost import TileWave
 from genkern.kernels.contract.expression import Expression, Value, cdiv, least, most, name, where
 from genkern.kernels.contract.family import Choice, Family
 from genkern.kernels.contract.product import Product
-from genkern.kernels.contract.sum_order import Sums, instruction_k, own_finish
+from genkern.kernels.contract.sum_order import SumOrder, instruction_k, own_finish
 from genkern.kernels.contract.symbols import BLOCK_SIZE_M, BLOCK_SIZE_N, NUM_STAGES, UNITS, K, M, N
-from genkern.kernels.contract.traits import Form
+from genkern.kernels.contract.traits import KernelTraits
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.cute import tile_sm100 as tile
 from genkern.kernels.cute.dense_product import dense_form, finish_limit, operands_limit, product_constants, ring_limit
@@ -263,22 +263,22 @@ def _stages(shape: Shape, problem: GemmProblem, configs: ConfigTable, gpu: Gpu |
     yield from ring_limit(configs.num_stages, tile.MOST_STAGES, _shared_bytes(shape, problem, configs), gpu)
 
 
-def _sums(shape: Shape, problem: GemmProblem, config: Config, arch: str) -> Sums:
+def _sums(shape: Shape, problem: GemmProblem, config: Config, arch: str) -> SumOrder:
     """Return the order of sums: one accumulator in tensor memory.
 
     Whether the instruction of two programs sums in the same order as that of one is not known, so they count as
     different.
     """
     pair = " pair" * (shape.ctas > 1)
-    return Sums(f"tcgen05{pair} k{instruction_k(problem.dtype_a)}", finish=own_finish(problem, "cute"))
+    return SumOrder(f"tcgen05{pair} k{instruction_k(problem.dtype_a)}", finish=own_finish(problem, "cute"))
 
 
 @lru_cache(maxsize=64)
-def _form_of(shape: Shape) -> Form | str:
+def _form_of(shape: Shape) -> KernelTraits | str:
     if (shape.cluster_m, shape.cluster_n) not in _CLUSTERS[shape.ctas]:
         said = ", ".join(f"{along_m}x{along_n}" for along_m, along_n in _CLUSTERS[shape.ctas])
         return f"with {shape.ctas} program{'s' * (shape.ctas > 1)} per tile, cluster must be one of {said}"
-    turn = Turn(
+    tile_wave = TileWave(
         *(shape.cluster_m // shape.ctas, shape.cluster_n),
         programs_of_tile=shape.ctas,
         programs=shape.cluster,
@@ -293,7 +293,7 @@ def _form_of(shape: Shape) -> Form | str:
         shape.stem,
         partial(_variant, shape),
         _call,
-        turn,
+        tile_wave,
         needs=("tma", "tcgen05"),
         takes=_takes_tma_store if shape.tma_store else _takes,
         legal=partial(_legal, shape),
@@ -304,7 +304,7 @@ def _form_of(shape: Shape) -> Form | str:
     )
 
 
-def _form(choice: Choice) -> Form | str:
+def _form(choice: Choice) -> KernelTraits | str:
     cluster = pair_of(str(choice["cluster"]))
     return _form_of(Shape(int(choice["ctas"]), *cluster, choice["store"] == "tma"))
 

@@ -18,14 +18,14 @@ ENVIRONMENT = "GENKERN_FAMILY_FILES"
 PREFIX = "cute_"
 
 
-def files() -> tuple[Path, ...]:
+def family_files() -> tuple[Path, ...]:
     """Return the absolute paths of the known files, in the order in which they were added."""
     return tuple(Path(name) for name in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if name)
 
 
-def remember(file: Path) -> None:
+def add_family_file(file: Path) -> None:
     """Add a file to the known files."""
-    os.environ[ENVIRONMENT] = os.pathsep.join(dict.fromkeys([*map(str, files()), str(file)]))
+    os.environ[ENVIRONMENT] = os.pathsep.join(dict.fromkeys([*map(str, family_files()), str(file)]))
 
 
 def family_of(file: Path) -> Family:

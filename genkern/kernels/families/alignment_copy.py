@@ -20,7 +20,7 @@ from genkern.kernels.contract.call import Call, Kernel, Options
 from genkern.kernels.contract.expression import Value, cdiv, evaluate, name
 from genkern.kernels.contract.product import Copy, Product
 from genkern.kernels.contract.symbols import K, M, N
-from genkern.kernels.contract.traits import Form, Refuses, any_config
+from genkern.kernels.contract.traits import KernelTraits, Refuses, any_config
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.families.limits import TMA_BYTES, tma_output_limit
 
@@ -97,7 +97,7 @@ def _copy_kernel(product: Product, copies: tuple[Copy, ...]) -> Kernel:
     return Kernel(variant, tuple(arguments), (sum(others, first), 1, 1), _OPTIONS)
 
 
-def _call_on_copies(base: Form) -> Callable[[Product, Variant], Call]:
+def _call_on_copies(base: KernelTraits) -> Callable[[Product, Variant], Call]:
     def call(product: Product, variant: Variant) -> Call:
         sum_bytes = DTYPES[product.accumulator].size_bytes
         line = _LINE_BYTES // sum_bytes
@@ -115,7 +115,7 @@ def _call_on_copies(base: Form) -> Callable[[Product, Variant], Call]:
     return call
 
 
-def _takes_by(base: Form) -> Callable[[GemmProblem, Gpu | None], str]:
+def _takes_by(base: KernelTraits) -> Callable[[GemmProblem, Gpu | None], str]:
     def takes(problem: GemmProblem, gpu: Gpu | None) -> str:
         """Require 16-bit operands, at least one unaligned, a C that the base form can store, and 32-bit offsets."""
         if {DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes} != {_ELEMENT_BYTES}:
@@ -140,7 +140,7 @@ def _elements(problem: GemmProblem) -> int:
     return evaluate(end_of(copies[-1]), known)
 
 
-def _shares_of(base: Form) -> Refuses:
+def _shares_of(base: KernelTraits) -> Refuses:
     def shares(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
         """Apply the base form's limit, and keep copies that lie behind the sums of splits within 32-bit offsets."""
         of_split = problem.M * problem.N * (_SUM_BYTES // _ELEMENT_BYTES)
@@ -156,7 +156,7 @@ def _shares_of(base: Form) -> Refuses:
     return shares
 
 
-def realigned(base: Form) -> Form:
+def with_alignment_copies(base: KernelTraits) -> KernelTraits:
     """Return the form that runs `base` on copies. It splits K only if `base` adds up its splits in a second kernel."""
     return replace(
         base,

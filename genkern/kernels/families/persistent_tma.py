@@ -19,7 +19,7 @@ from genkern.kernels.contract.expression import least
 from genkern.kernels.contract.family import Choice, Family
 from genkern.kernels.contract.product import Product
 from genkern.kernels.contract.symbols import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, TILES, TILES_OF_C, UNITS
-from genkern.kernels.contract.traits import Form
+from genkern.kernels.contract.traits import KernelTraits
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.families.common import GROUP, main_kernel, of_groups, sizes
 from genkern.kernels.families.limits import dot_limit, tma_box_limit, tma_operands_limit, tma_output_limit
@@ -66,7 +66,7 @@ def _legal_specialized(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | No
     yield from dot_limit(problem, configs, gpu)
 
 
-_PLAIN = Form(
+_PLAIN = KernelTraits(
     "persistent_tma",
     partial(_variant, "persistent_tma"),
     _call,
@@ -80,7 +80,7 @@ _PLAIN = Form(
     gathers=True,
 )
 # Triton adds a whole warpgroup of four warps: one of them loads, one issues the products.
-_SPECIALIZED = Form(
+_SPECIALIZED = KernelTraits(
     "persistent_tma_specialized",
     partial(_variant, "persistent_tma_specialized"),
     _call,
@@ -94,7 +94,7 @@ _SPECIALIZED = Form(
 )
 
 
-def _form(choice: Choice) -> Form:
+def _form(choice: Choice) -> KernelTraits:
     return _SPECIALIZED if choice["specialized"] else _PLAIN
 
 

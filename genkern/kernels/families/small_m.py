@@ -34,7 +34,7 @@ from genkern.kernels.contract.symbols import (
     M,
     N,
 )
-from genkern.kernels.contract.traits import Form, Sides
+from genkern.kernels.contract.traits import KernelTraits, TileLimits
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.families.common import (
     BINARY_NAME,
@@ -92,14 +92,14 @@ def _gemv_legal(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> 
     yield from grid_limit(-(-problem.N // configs.BLOCK_SIZE_N), configs.num_warps, gpu)
 
 
-_GEMV = Form(
+_GEMV = KernelTraits(
     "gemv",
     partial(masked_variant, "gemv"),
     _gemv_call,
     takes=_gemv_takes,
     legal=_gemv_legal,
     sums=of_lanes,
-    sides=Sides(least_m=1, most_k=8192),
+    sides=TileLimits(least_m=1, most_k=8192),
     reads="converted",
     uses_dot=False,
     batches=True,
@@ -133,7 +133,7 @@ def _shares(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refu
     yield from splits_limit(problem, configs, gpu)
 
 
-_SKINNY = Form(
+_SKINNY = KernelTraits(
     "skinny",
     _skinny_variant,
     _skinny_call,
@@ -141,7 +141,7 @@ _SKINNY = Form(
     shares=_shares,
     sums=of_lanes,
     cost=Cost((1, 1), vector=True, reduces="semaphore"),
-    sides=Sides(least_m=1, most_m=16),
+    sides=TileLimits(least_m=1, most_m=16),
     reads="converted",
     splits_k=True,
     uses_dot=False,
@@ -238,7 +238,7 @@ def _dot_legal(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> R
     yield from grid_limit(-(-problem.N // configs.BLOCK_SIZE_N), configs.num_warps, gpu)
 
 
-_SKINNY_DOT = Form(
+_SKINNY_DOT = KernelTraits(
     "skinny_dot",
     _dot_variant,
     _dot_call,
@@ -247,7 +247,7 @@ _SKINNY_DOT = Form(
     shares=_shares,
     sums=of_lanes,
     cost=Cost(SWAPPED_EDGES, reduces="semaphore"),
-    sides=Sides(least_m=_COLUMNS, most_m=_MOST_COLUMNS, most_k=WARP_K * _MOST_WARPS),
+    sides=TileLimits(least_m=_COLUMNS, most_m=_MOST_COLUMNS, most_k=WARP_K * _MOST_WARPS),
     reads="registers",
     aligned_rows=True,
     # The kernel does not use wgmma, but it was written for GPUs that have it and was measured on them only.

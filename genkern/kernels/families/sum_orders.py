@@ -12,9 +12,9 @@ from genkern.gemm.gpus import capabilities_of
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.triton_release import triton_release
 from genkern.kernels.contract.gluon_tile import ring_k
-from genkern.kernels.contract.sum_order import INSTRUCTION_BYTES, Sums, instruction_k, is_exact, like, near_shares
+from genkern.kernels.contract.sum_order import INSTRUCTION_BYTES, SumOrder, instruction_k, is_exact, like, near_shares
 from genkern.ops.accumulate import promotes_products
-from genkern.ops.op import get_op, is_outside, operands_of
+from genkern.ops.op import get_op, is_user_format, operands_of
 
 # Rows and warps from which Triton uses wgmma. It also needs 16 columns before Triton 3.8 (8 from then on), although
 # wgmma has a width of 8 (supportMMA in lib/Analysis/Utility.cpp). Smaller tiles are multiplied by mma.sync, so a tile
@@ -29,25 +29,25 @@ def of_dot(
     config: Config,
     arch: str,
     shares: Callable[[int, int, int], tuple[int, ...]] = near_shares,
-) -> Sums:
+) -> SumOrder:
     """Return the order of sums of a family whose step is the format's tl.dot.
 
     `swapped` says whether the operands are swapped, `shares` how SPLIT_K divides K. Each share is summed in one
     accumulator, block by block and within a block instruction by instruction. Stages do not divide K, nor do warps,
     which have rows and columns of their own. So only the instruction depends on the tile. If the instruction or its
-    order of elements is not known, the order is that of one config's kernels only (`Sums.like`).
+    order of elements is not known, the order is that of one config's kernels only (`SumOrder.like`).
     """
     if is_exact(problem):
-        return Sums("exact")
+        return SumOrder("exact")
     op = get_op(problem.op)
     parts = shares(problem.K, config.BLOCK_SIZE_K, config.SPLIT_K)
-    own = Sums("dot", parts, like=like(config))
+    own = SumOrder("dot", parts, like=like(config))
     in_step = bool(op.step_operands(problem))
     instruction = _instruction(swapped, problem, config, arch)
     # The step of a format from outside genkern may compute anything.
-    if is_outside(problem.op) or not instruction:
+    if is_user_format(problem.op) or not instruction:
         return own
-    made = Sums(instruction, parts)
+    made = SumOrder(instruction, parts)
     if not _are_plain(problem):
         # For operands that the step converts to A's type, Triton assigns elements of K to registers as it likes. But
         # wgmma reads one operand from shared memory in the order of K, so the operand in registers follows that order.
@@ -88,7 +88,7 @@ def _instruction(swapped: bool, problem: GemmProblem, config: Config, arch: str)
     return "" if each == 1 else f"mma k{k}"
 
 
-def of_ring(cluster_k: int, problem: GemmProblem, config: Config, arch: str) -> Sums | None:
+def of_ring(cluster_k: int, problem: GemmProblem, config: Config, arch: str) -> SumOrder | None:
     """Return the order of sums of the Gluon kernels that read a ring of buffers, with `cluster_k` programs per tile.
 
     None with SPLIT_K above 1: which tiles are split depends on the number of tiles, and so on M. None also for clusters
@@ -97,12 +97,12 @@ def of_ring(cluster_k: int, problem: GemmProblem, config: Config, arch: str) -> 
     does not matter.
     """
     if is_exact(problem):
-        return Sums("exact")
+        return SumOrder("exact")
     if config.SPLIT_K > 1 or cluster_k > 2:
         return None
     is_scaled = get_op(problem.op).promoted(problem)
     depth = ring_k(DTYPES[problem.dtype_a].size_bytes)
-    return Sums(
+    return SumOrder(
         "exact" if DTYPES[problem.dtype_a].is_integer else f"wgmma k{instruction_k(problem.dtype_a)}",
         near_shares(problem.K, depth, cluster_k),
         promoted=depth if is_scaled or promotes_products(problem, arch) else 0,
@@ -110,12 +110,12 @@ def of_ring(cluster_k: int, problem: GemmProblem, config: Config, arch: str) -> 
     )
 
 
-def of_lanes(problem: GemmProblem, config: Config, arch: str) -> Sums:
+def of_lanes(problem: GemmProblem, config: Config, arch: str) -> SumOrder:
     """Return the order of sums of the kernels for few rows, whose threads each sum some elements of K.
 
     The compiler's layout decides how the threads' sums are combined. It depends neither on masks of rows nor on whether
     A comes from shared memory.
     """
     if is_exact(problem):
-        return Sums("exact")
-    return Sums("lanes", near_shares(problem.K, config.BLOCK_SIZE_K, config.SPLIT_K), like=like(config))
+        return SumOrder("exact")
+    return SumOrder("lanes", near_shares(problem.K, config.BLOCK_SIZE_K, config.SPLIT_K), like=like(config))

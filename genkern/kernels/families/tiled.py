@@ -22,7 +22,7 @@ from genkern.kernels.contract.family import Choice, Family
 from genkern.kernels.contract.product import Product
 from genkern.kernels.contract.sum_order import equal_shares
 from genkern.kernels.contract.symbols import SPLIT_K, TILES, TILES_OF_C, UNITS, UNITS_PER_XCD, XCDS, M, N
-from genkern.kernels.contract.traits import Form, Sides
+from genkern.kernels.contract.traits import KernelTraits, TileLimits
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.families.common import (
     C_POINTER,
@@ -100,16 +100,16 @@ def _semaphore_call(product: Product, variant: Variant) -> Call:
 # On CDNA, Triton (3.6 and 3.7) pads tiles of 4 and 8 rows to an instruction of 16 rows if matrix_instr_nonkdim is set.
 # Otherwise it uses v_mfma_f32_4x4x4_16b for 16-bit tiles of 64 columns, and vector instructions for the rest, as on
 # RDNA.
-_SIDES = Sides(few_m=4)
+_SIDES = TileLimits(few_m=4)
 
 
-def _semaphore(swapped: bool) -> Form:
+def _semaphore(swapped: bool) -> KernelTraits:
     def legal(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
         yield from dot_limit(problem, configs, gpu, swapped=swapped)
         yield from grid_limit(tiles(problem, configs), configs.num_warps, gpu)
 
     stem = "tiled_swapped" if swapped else "tiled_semaphore"
-    return Form(
+    return KernelTraits(
         stem,
         partial(masked_variant, stem),
         _semaphore_call,
@@ -117,21 +117,21 @@ def _semaphore(swapped: bool) -> Form:
         shares=splits_limit,
         sums=partial(of_dot, swapped),
         cost=Cost(SWAPPED_EDGES if swapped else EDGES, reduces="semaphore"),
-        sides=Sides(least_m=8) if swapped else _SIDES,
+        sides=TileLimits(least_m=8) if swapped else _SIDES,
         splits_k=True,
         swapped=swapped,
         batches=True,
     )
 
 
-def _form(choice: Choice) -> Form | str:
+def _form(choice: Choice) -> KernelTraits | str:
     swapped, semaphore = bool(choice["swapped"]), choice["reduce"] == "semaphore"
     if not semaphore and not swapped:
         return _KERNEL
     return _SEMAPHORE[swapped] if semaphore else "swapped tiles are added up by a semaphore only (reduce)"
 
 
-_KERNEL = Form(
+_KERNEL = KernelTraits(
     "tiled",
     _variant,
     _call,

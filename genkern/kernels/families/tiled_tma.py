@@ -20,9 +20,9 @@ from genkern.kernels.contract.cost import SWAPPED_EDGES, Cost
 from genkern.kernels.contract.family import Choice, Family
 from genkern.kernels.contract.product import Product
 from genkern.kernels.contract.symbols import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, SPLIT_K, TILES, TILES_OF_C, M, N
-from genkern.kernels.contract.traits import Form, Sides
+from genkern.kernels.contract.traits import KernelTraits, TileLimits
 from genkern.kernels.contract.variant import Variant
-from genkern.kernels.families.alignment_copy import realigned
+from genkern.kernels.families.alignment_copy import with_alignment_copies
 from genkern.kernels.families.common import (
     C_POINTER,
     GROUP,
@@ -111,7 +111,7 @@ def _legal(swapped: bool, problem: GemmProblem, configs: ConfigTable, gpu: Gpu |
 
 
 # C is stored through pointers, so its rows may start at any address.
-_SEMAPHORE = Form(
+_SEMAPHORE = KernelTraits(
     "tiled_tma",
     partial(_variant, "tiled_tma"),
     _call,
@@ -127,7 +127,7 @@ _SEMAPHORE = Form(
     groups=True,
     gathers=True,
 )
-_SWAPPED = Form(
+_SWAPPED = KernelTraits(
     "tiled_tma_swapped",
     partial(_variant, "tiled_tma_swapped"),
     _call,
@@ -136,14 +136,14 @@ _SWAPPED = Form(
     shares=splits_limit,
     sums=partial(of_dot, True),
     cost=Cost(SWAPPED_EDGES, reduces="semaphore"),
-    sides=Sides(least_m=8),
+    sides=TileLimits(least_m=8),
     uses_tma=True,
     needs=("tma",),
     splits_k=True,
     batches=True,
     swapped=True,
 )
-_KERNEL = Form(
+_KERNEL = KernelTraits(
     "split_tma",
     _split_variant,
     _split_call,
@@ -158,7 +158,7 @@ _KERNEL = Form(
 )
 
 
-def _form(choice: Choice) -> Form | str:
+def _form(choice: Choice) -> KernelTraits | str:
     if choice["swapped"]:
         if choice["realigned"] or choice["reduce"] != "usual":
             return "swapped tiles are neither realigned nor added up by a second kernel (reduce)"
@@ -168,5 +168,5 @@ def _form(choice: Choice) -> Form | str:
     return _REALIGNED if choice["realigned"] else _SEMAPHORE
 
 
-_REALIGNED, _REALIGNED_KERNEL = realigned(_SEMAPHORE), realigned(_KERNEL)
+_REALIGNED, _REALIGNED_KERNEL = with_alignment_copies(_SEMAPHORE), with_alignment_copies(_KERNEL)
 TILED_TMA = Family("tiled_tma", _form, (REDUCE.of("usual", "kernel"), SWAPPED, REALIGNED))

@@ -67,9 +67,9 @@ from genkern.kernels.contract.symbols import (
     M,
     N,
 )
-from genkern.kernels.contract.traits import Form, Sides, any_config
+from genkern.kernels.contract.traits import KernelTraits, TileLimits, any_config
 from genkern.kernels.contract.variant import Variant
-from genkern.kernels.families.alignment_copy import realigned
+from genkern.kernels.families.alignment_copy import with_alignment_copies
 from genkern.kernels.families.common import (
     BINARY_NAME,
     C_POINTER,
@@ -339,10 +339,10 @@ def _shares(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refu
     )
 
 
-def _formed(shape: _Shape) -> Form:
+def _formed(shape: _Shape) -> KernelTraits:
     # Programs that share columns load multiples of eight columns each.
     step = max(8 if shape.swapped else 16, EIGHT * shape.down_across[0])
-    return Form(
+    return KernelTraits(
         shape.stem,
         partial(_variant, shape),
         _call,
@@ -352,7 +352,7 @@ def _formed(shape: _Shape) -> Form:
         shares=_shares if shape.is_alone else any_config,
         sums=partial(of_ring, shape.cluster_k),
         cost=Cost(SWAPPED_EDGES if shape.swapped else EDGES, reduces="shares"),
-        sides=Sides(least_m=8 if shape.swapped else 16, width_step=step),
+        sides=TileLimits(least_m=8 if shape.swapped else 16, width_step=step),
         reads="promoted" if shape.cluster == (1, 1) else "",
         uses_tma=True,
         needs=("tma", "wgmma"),
@@ -371,15 +371,15 @@ def _formed(shape: _Shape) -> Form:
 
 
 @lru_cache(maxsize=64)
-def _form_of(shape: _Shape, is_realigned: bool) -> Form | str:
+def _form_of(shape: _Shape, is_realigned: bool) -> KernelTraits | str:
     if shape.cluster_k > 1 and (shape.cluster != (1, 1) or not shape.swapped):
         return "cluster_k is for swapped tiles, and not together with cluster"
     if is_realigned and not shape.is_alone:
         return "realigned operands and clusters exclude each other"
-    return realigned(_formed(shape)) if is_realigned else _formed(shape)
+    return with_alignment_copies(_formed(shape)) if is_realigned else _formed(shape)
 
 
-def _form(choice: Choice) -> Form | str:
+def _form(choice: Choice) -> KernelTraits | str:
     cluster = pair_of(str(choice["cluster"]))
     return _form_of(_Shape(bool(choice["swapped"]), int(choice["cluster_k"]), cluster), bool(choice["realigned"]))
 

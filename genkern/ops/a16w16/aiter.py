@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from genkern.file_io import regular
+from genkern.file_io import open_regular
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.aiter_calls import AiterCall, weight_of
@@ -50,7 +50,7 @@ def assembly(aiter: Any, problem: GemmProblem) -> Iterator[AsmKernel]:
         return
     if not path.is_file():
         return
-    with open(path, newline="", encoding="utf-8", opener=regular) as file:
+    with open(path, newline="", encoding="utf-8", opener=open_regular) as file:
         rows = list(csv.DictReader(file))
     numbers = ("tileM", "tileN", "pf", "splitK", "subK", "bias", "bPreshuffle")
     by_key: dict[tuple[int, ...], str] = {}

@@ -21,7 +21,7 @@ from genkern.runtime.calls.configuration import BATCH_INVARIANT, CONFIG, OF_FORM
 _OTHERS = (CONFIG, *OF_FORMAT, *ONLINE, BATCH_INVARIANT)
 
 
-def captured(
+def capture_sizes(
     program: Sequence[str], folder: Path, arch: str, console: Console, *, run: bool = True
 ) -> list[GemmProblem]:
     """Return the sizes that the program calls, without duplicates.

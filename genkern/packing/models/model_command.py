@@ -19,11 +19,11 @@ from genkern.files.file_kind import require_list_or_none
 from genkern.files.tune_gemm_yaml import size_line
 from genkern.gemm.problem import GemmProblem
 from genkern.packing.command import pack_rows, parse_pack
-from genkern.packing.models.captured_sizes import captured
+from genkern.packing.models.captured_sizes import capture_sizes
 from genkern.packing.models.coverage import coverage_of, coverage_text
 from genkern.packing.models.products import Product, products_of
 from genkern.packing.models.shapes import add_model_options, config_of, engine_of, rows_of_engine
-from genkern.packing.models.tuned_sizes import Done
+from genkern.packing.models.tuned_sizes import TunedSizes
 from genkern.runtime.bundles.bundle import SUFFIX, is_bundle, read_bundle, require_bundle_or_none
 from genkern.runtime.bundles.shipped_bundles import shipped_bundles
 from genkern.screen import put_table
@@ -171,7 +171,9 @@ def _products(
 ) -> tuple[list[Product], list[Product]]:
     """Return the products to tune, and the products for every number of rows that the engine has. Raises InputError."""
     if options.capture:
-        problems = captured(options.capture, Path(f"{place}.recorded"), target.arch, console, run=not options.dry_run)
+        problems = capture_sizes(
+            options.capture, Path(f"{place}.recorded"), target.arch, console, run=not options.dry_run
+        )
         products = [Product("recorded", problem.size, (problem,), 1) for problem in problems]
         return products, products
     config, engine = config_of(options.model, options), engine_of(options)
@@ -189,12 +191,12 @@ def _done(
     tuning: argparse.Namespace,
     target: RunTarget,
     console: Console | None,
-) -> Done:
+) -> TunedSizes:
     """Return the sizes that are tuned in this command's results, in the named files, and in shipped bundles.
 
     Prints the number of sizes in each file if `console` is given.
     """
-    done = Done(problems, target.key, options.predicted, tuning.batch_invariant)
+    done = TunedSizes(problems, target.key, options.predicted, tuning.batch_invariant)
     named = [str(path) for path in (Path(f"{place}.yaml"),) if options.output and path.exists()] + options.results
     # Results files first: a bundle contributes only problems that have no row yet.
     for path in [*sorted(named, key=is_bundle), *shipped_bundles()]:

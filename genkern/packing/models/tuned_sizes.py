@@ -20,7 +20,7 @@ from genkern.tuning.invariant.group import groups_of
 
 
 @dataclass
-class Done:
+class TunedSizes:
     """Collects what is tuned for the `wanted` problems on `device`.
 
     wanted: the problems.

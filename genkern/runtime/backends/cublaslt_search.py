@@ -102,7 +102,7 @@ def beyond(
             continue
         seen.add(config)
         checks += 1
-        algo = made(matmul, config)
+        algo = algorithm_of_config(matmul, config)
         if algo is None:
             continue
         able = checked(matmul, Algorithm(bytes(algo), 0, source="enumerated"), pointers)
@@ -121,7 +121,7 @@ def config_of(library: Api, algo: Any) -> AlgorithmConfig:
     )
 
 
-def made(matmul: Matmul, config: AlgorithmConfig) -> Any:
+def algorithm_of_config(matmul: Matmul, config: AlgorithmConfig) -> Any:
     """Return an algorithm with this config; None if the library refuses one of its values."""
     library, algo = _library(matmul), Algo()
     types = matmul.operation.types

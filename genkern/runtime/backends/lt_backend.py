@@ -17,7 +17,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends.lt_api import SCALE_BLK128X128, Api, Dialect, LtError
 from genkern.runtime.backends.lt_matmul import WORKSPACE_BYTES, Algorithm, Matmul, Pointers
 from genkern.runtime.backends.lt_operation import operation_of
-from genkern.timing.libraries import KeptAlgorithm
+from genkern.timing.libraries import StoredAlgorithm
 
 # Algorithms of the heuristic that are timed if a result's algorithm is from another version of the library.
 RACED_ANEW = 4
@@ -83,7 +83,7 @@ class Backend:
             return known
         return known + self.beyond(matmul, pointers, known, most - len(known), workspace_bytes)
 
-    def finds_again(self, kept: KeptAlgorithm, version: int | None = None) -> bool:
+    def finds_again(self, kept: StoredAlgorithm, version: int | None = None) -> bool:
         """Return True if later calls get exactly this kernel.
 
         That holds if the library has the algorithm's version, and a version identifies a build (`version_is_build`).
@@ -91,11 +91,11 @@ class Backend:
         """
         return self.version_is_build and kept.library == self.name and version in (None, kept.version)
 
-    def kept(self, matmul: Matmul, algorithm: Algorithm) -> KeptAlgorithm:
+    def kept(self, matmul: Matmul, algorithm: Algorithm) -> StoredAlgorithm:
         """Return the algorithm in the form that results store."""
-        return KeptAlgorithm(matmul.library.version, algorithm.data, self.name)
+        return StoredAlgorithm(matmul.library.version, algorithm.data, self.name)
 
-    def found(self, matmul: Matmul, pointers: Pointers, wanted: KeptAlgorithm | None) -> Algorithm | None:
+    def found(self, matmul: Matmul, pointers: Pointers, wanted: StoredAlgorithm | None) -> Algorithm | None:
         """Return the algorithm of a result; None if it is from another library or version, or does not run here."""
         if wanted is None or (wanted.library, wanted.version) != (self.name, matmul.library.version):
             return None
@@ -107,7 +107,7 @@ class Backend:
         self,
         matmul: Matmul,
         pointers: Pointers,
-        wanted: KeptAlgorithm | None,
+        wanted: StoredAlgorithm | None,
         time_us: TimeUs | None = None,
         workspace_bytes: int = WORKSPACE_BYTES,
     ) -> Algorithm | None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from genkern import __version__
 from genkern.errors import OutputError, ResultsError
-from genkern.file_io import read_bytes, regular, require_absent, shown_path, write_bytes_whole
+from genkern.file_io import open_regular, read_bytes, require_absent, shown_path, write_bytes_whole
 from genkern.result.result import Result
 from genkern.runtime.bundles.records import Contents, from_data, to_data
 
@@ -122,7 +122,7 @@ def require_bundle_or_none(path: str, overwrite: bool) -> None:
 
 def _start_of(path: str) -> bytes:
     try:
-        with open(path, "rb", opener=regular) as file:
+        with open(path, "rb", opener=open_regular) as file:
             return file.read(_NAME_AT + len(_MANIFEST))
     except OSError:
         return b""

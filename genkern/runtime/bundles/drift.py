@@ -14,7 +14,7 @@ from genkern.gemm.triton_release import triton_version
 from genkern.result.result import Result
 from genkern.runtime.backends.lt import backend_of
 from genkern.runtime.backends.lt_api import LtError
-from genkern.timing.libraries import CUBLASLT, HIPBLASLT, kept_algorithm
+from genkern.timing.libraries import CUBLASLT, HIPBLASLT, stored_algorithm
 
 # Names of versions in results. Times depend on drivers and libraries; Triton and genkern only made the kernels, which
 # the bundle contains.
@@ -29,7 +29,7 @@ _MODULES = {"sm_": "nvidia", "gfx": "amdgpu"}
 Here = Callable[[str], Mapping[str, str]]
 
 
-def nothing_known(arch: str) -> Mapping[str, str]:
+def no_versions(arch: str) -> Mapping[str, str]:
     """Return no versions, so that nothing is compared."""
     return {}
 
@@ -57,7 +57,7 @@ def is_looked_up(winner: Result, version: int | None) -> bool:
 
     The heuristic of this process's library then selects an algorithm, which was not measured.
     """
-    kept = kept_algorithm(winner.vendor)
+    kept = stored_algorithm(winner.vendor)
     return kept is not None and version is not None and kept.version != version
 
 
@@ -77,7 +77,7 @@ def drifted(winners: Iterable[Result], here: Mapping[str, str]) -> dict[str, lis
         if not is_concerned(winner, library_version(here)):
             continue
         versions = dict(winner.versions)
-        if (kept := kept_algorithm(winner.vendor)) is not None:
+        if (kept := stored_algorithm(winner.vendor)) is not None:
             versions[kept.library] = str(kept.version)
         for name in _NAMES:
             if name in here and versions.get(name, here[name]) != here[name]:

@@ -15,9 +15,9 @@ from genkern.result.result import Result
 from genkern.runtime.backends.lt import is_found_again
 from genkern.runtime.bundles.bundle import Bundle
 from genkern.runtime.bundles.drift import is_looked_up
-from genkern.runtime.bundles.untuned_m import Option, Relatives, Rule, by_own_times, by_times, nearest_winner
-from genkern.timing.libraries import kept_algorithm
-from genkern.timing.trust_rank import Standing, standing
+from genkern.runtime.bundles.untuned_m import Option, Relatives, Rule, by_measured_times, by_times, nearest_winner
+from genkern.timing.libraries import stored_algorithm
+from genkern.timing.trust_rank import TrustRank, trust_rank
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Table:
         if row is not None and not row[0].is_predicted:
             winner, bundle = row
             if winner.choice != CONFIG_WINS or _lost(winner):
-                algorithm = winner.vendor if kept_algorithm(winner.vendor) else ""
+                algorithm = winner.vendor if stored_algorithm(winner.vendor) else ""
                 looked_up = " (with an algorithm of another version: looked up, not measured)"
                 why = "the library is as fast" + looked_up * is_looked_up(winner, self._library)
                 return Choice(why, exact=True, algorithm=algorithm)
@@ -203,7 +203,7 @@ class Table:
     def _call(self, winner: Result, m: int) -> PackedCall | None:
         return winner.call_for(m, only_proved=self._only_proved)
 
-    def _standing(self, tuned: GemmProblem) -> Standing:
+    def _standing(self, tuned: GemmProblem) -> TrustRank:
         return rank(self._rows[tuned][0])[0]
 
 
@@ -246,7 +246,7 @@ class InvariantTable:
         self,
         bundles: Sequence[Bundle],
         device: Device,
-        rule: Rule = by_own_times,
+        rule: Rule = by_measured_times,
         *,
         only_proved: bool = False,
         library: int | None = None,
@@ -325,9 +325,9 @@ class InvariantTable:
         return is_found_again(winner.vendor, self._library)
 
 
-def rank(winner: Result) -> tuple[Standing, float]:
+def rank(winner: Result) -> tuple[TrustRank, float]:
     """Return the sort key of a winner; a smaller key is better."""
-    return standing(winner.choice, winner.proved_by, winner.time_source), winner.duration_us or float("inf")
+    return trust_rank(winner.choice, winner.proved_by, winner.time_source), winner.duration_us or float("inf")
 
 
 def _neighbours(problem: GemmProblem, tuned: Sequence[GemmProblem]) -> Sequence[GemmProblem]:

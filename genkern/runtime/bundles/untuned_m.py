@@ -95,7 +95,7 @@ def by_times(m: int, options: Sequence[Option]) -> Option | None:
     return option if library_us is None or us * _CLEARLY < library_us else None
 
 
-def by_own_times(m: int, options: Sequence[Option]) -> Option | None:
+def by_measured_times(m: int, options: Sequence[Option]) -> Option | None:
     """Return the option with the smallest time that holds for M, or the nearest one that serves M if no time holds.
 
     For calls that the library may not serve.

@@ -23,7 +23,7 @@ _OUT_OF_BYTES = "bf16"
 
 
 @dataclass(frozen=True)
-class Given:
+class CallArguments:
     """A call's arguments.
 
     op: the number format.
@@ -64,7 +64,7 @@ class Given:
         scale_b: Any,
         activation: str | None,
         own: Mapping[str, object],
-    ) -> Given:
+    ) -> CallArguments:
         """Return the checked arguments. Raise InputError, whose one line says what was given and what is expected."""
         import torch
 

@@ -15,12 +15,12 @@ from genkern.ops.accumulate import on_arch
 from genkern.ops.fields import own_text
 from genkern.ops.op import get_op
 from genkern.runtime.bundles.bundle import Bundle
-from genkern.runtime.bundles.drift import Here, drift_text, library_version, nothing_known
+from genkern.runtime.bundles.drift import Here, drift_text, library_version, no_versions
 from genkern.runtime.bundles.table import Choice, InvariantTable, Table
-from genkern.runtime.bundles.untuned_m import Rule, by_own_times, by_times, nearest_winner
+from genkern.runtime.bundles.untuned_m import Rule, by_measured_times, by_times, nearest_winner
 from genkern.runtime.calls.configuration import OFF, STRICT
 from genkern.runtime.launch.prepared_call import LiveGpu
-from genkern.runtime.launch.workspaces import Kept
+from genkern.runtime.launch.workspaces import WorkspaceUsage
 
 _LOG = logging.getLogger("genkern")
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class Context:
         watches: Sequence[Watch] = (),
         *,
         only_proved: bool = False,
-        here: Here = nothing_known,
+        here: Here = no_versions,
         batch_invariant: str = OFF,
     ) -> None:
         self._bundles_of = bundles_of
@@ -97,7 +97,7 @@ class Context:
                 self._gpus[index] = self._gpu_of(index)
             return self._gpus[index]
 
-    def workspaces(self) -> list[tuple[int, Kept]]:
+    def workspaces(self) -> list[tuple[int, WorkspaceUsage]]:
         """Return, for each GPU that calls have used, its index and the workspaces that calls keep on it."""
         with self._lock:
             return [(index, gpu.workspaces.kept()) for index, gpu in self._gpus.items() if gpu is not None]
@@ -200,7 +200,7 @@ class Context:
     def _invariant_table(self, gpu: LiveGpu, op: str) -> InvariantTable:
         key = op, gpu.index
         if key not in self._invariant:
-            rule = by_own_times if get_op(op).groups is None else nearest_winner
+            rule = by_measured_times if get_op(op).groups is None else nearest_winner
             bundles = self._bundles_of(op)
             library = library_version(self._here(gpu.identity.arch)) if bundles else None
             self._invariant[key] = table = InvariantTable(

@@ -24,20 +24,20 @@ from torch.autograd import forward_ad
 from genkern.errors import InputError
 from genkern.gemm.problem import ACTIVATIONS
 from genkern.ops.op import doc_of, get_op
-from genkern.runtime.calls.call_arguments import Given
+from genkern.runtime.calls.call_arguments import CallArguments
 from genkern.runtime.calls.context import Context
 from genkern.runtime.calls.implementation import (
+    CallImplementation,
     Function,
-    Served,
     as_tuned,
     by_library,
     gradients_of,
+    implementation_of,
+    invariant_implementation,
     is_tuned,
     linear_like,
-    serve,
-    serve_one_order,
 )
-from genkern.runtime.calls.plain_tensor import PLAIN, is_plain, is_pytorchs
+from genkern.runtime.calls.plain_tensor import PLAIN, is_plain, multiplies_itself
 
 # Cached shapes. A server with dynamic batches has thousands of shapes, and each takes about 10 KB.
 _MOST_KEPT = 4096
@@ -85,8 +85,8 @@ class Found:
     """
 
     mode: str
-    before: dict[object, Served] = field(default_factory=dict)
-    kept: dict[object, Served] = field(default_factory=dict)
+    before: dict[object, CallImplementation] = field(default_factory=dict)
+    kept: dict[object, CallImplementation] = field(default_factory=dict)
     guards: dict[object, Guard] = field(default_factory=dict)
     known: dict[object, tuple[Guard, Function]] = field(default_factory=dict)
     trained: dict[object, bool] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Calls:
         """The Context in which winners are looked up."""
         return self._context
 
-    def _serve(self, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> Served:
+    def _serve(self, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> CallImplementation:
         """Return what serves calls with these arguments. Raises InputError."""
         raise NotImplementedError
 
@@ -171,7 +171,7 @@ class Calls:
                 # drops the tangents of an operator without a formula for them.
                 if _is_transformed():
                     return self._by_pytorch("torch.func transforms PyTorch's functions only", tensors, given)
-                if (odd := next(filter(is_pytorchs, tensors), None)) is not None:
+                if (odd := next(filter(multiplies_itself, tensors), None)) is not None:
                     return self._by_pytorch(f"PyTorch multiplies {_kind_of(odd)}", tensors, given)
             if self.operator is not None:
                 # PyTorch's dispatcher resolves lazy tensors (negated, or zeros without memory) before it calls kernels.
@@ -179,22 +179,24 @@ class Calls:
             if not all(map(is_plain, tensors)):
                 return self._library(given)(*tensors)
         key = _key(given)
-        served = self._served(key, tensors, given)
+        implementation = self._served(key, tensors, given)
         wants = self.operator is not None and torch.is_grad_enabled() and _want(tensors)
-        if served is None or (wants and not (served.differentiable and not self._is_trained(key, given))):
+        if implementation is None or (
+            wants and not (implementation.differentiable and not self._is_trained(key, given))
+        ):
             assert self.operator is not None
             return self.operator(*given[:-1], **given[-1])
         # An implementation from `found.before`, which is returned only while a graph is captured, is not in `kept` and
         # gets no guard.
-        if _GUARDS and kept.get(key) is served:
+        if _GUARDS and kept.get(key) is implementation:
             guard = guards.get(key)
             if guard is None or not guard(*tensors):
                 guard = _guard(*tensors)
             if len(known) >= _MOST_KNOWN:
                 known.clear()
                 guards.clear()
-            guards[key], known[place] = guard, (guard, served.call)
-        return served.call(*tensors)
+            guards[key], known[place] = guard, (guard, implementation.call)
+        return implementation.call(*tensors)
 
     def _by_pytorch(self, why: str, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
         """Serve the call with PyTorch's functions.
@@ -212,27 +214,27 @@ class Calls:
     def direct(self, *given: Any) -> Any:
         """Serve a call whose tensors have memory and need no gradient."""
         tensors = tuple(each for each in given if isinstance(each, torch.Tensor))
-        served = self._served(_key(given), tensors, given)
-        if served is None:
+        implementation = self._served(_key(given), tensors, given)
+        if implementation is None:
             assert self.operator is not None
             return self.operator(*given[:-1], **given[-1])
-        return served.call(*tensors)
+        return implementation.call(*tensors)
 
     def direct_into(self, out: Any, *given: Any) -> None:
         """Serve a call as `direct` does, and write its result into `out`, a tensor of the result's shape and type."""
         tensors = tuple(each for each in given if isinstance(each, torch.Tensor))
-        served = self._served(_key(given), tensors, given)
-        if served is None or served.into is None or not out.is_contiguous():
+        implementation = self._served(_key(given), tensors, given)
+        if implementation is None or implementation.into is None or not out.is_contiguous():
             out.copy_(self.direct(*given))
         else:
-            served.into(out, *tensors)
+            implementation.into(out, *tensors)
 
-    def _served(self, key: object, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> Served | None:
+    def _served(self, key: object, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> CallImplementation | None:
         """Return what serves a call with this key; None while torch.jit traces it."""
         mode, found, x = self._context.mode, self._found, tensors[0]
         kept = found.kept
-        served = kept.get(key)
-        if served is None:
+        implementation = kept.get(key)
+        if implementation is None:
             # Under torch.jit.trace sizes are tensors, and no cached key with such sizes can be found.
             if self.operator is not None and x.dim() and type(x.shape[0]) is not int:
                 return None
@@ -241,15 +243,15 @@ class Calls:
             before = found.before.get(key)
             if before is not None and self._context.capturing(x.get_device()):
                 return before
-            served = self._serve(given, tensors)
+            implementation = self._serve(given, tensors)
             if len(kept) >= _MOST_KEPT:
                 # `known` also refers to cached implementations, so it is cleared too.
                 for each in (kept, found.before, found.known, found.guards, found.trained):
                     each.clear()
             # If the mode was switched meanwhile, the result may belong to either mode.
             if self._context.mode is mode and found.mode == mode.name:
-                kept[key] = served
-        return served
+                kept[key] = implementation
+        return implementation
 
 
 class Gemm(Calls):
@@ -356,16 +358,18 @@ class Gemm(Calls):
             return None
         return known[1] if known is not None and is_known and forward_ad._current_level < 0 and not _modes() else None
 
-    def _serve(self, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> Served:
+    def _serve(self, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> CallImplementation:
         x, weight, *rest = given
         if self._context.mode.is_on:
-            served = serve_one_order(self._context, lambda x, weight: Given.of(self.op, x, weight, *rest), tensors)
-            if served is not None:
-                return served
-        return serve(self._context, Given.of(self.op, x, weight, *rest), tensors)
+            implementation = invariant_implementation(
+                self._context, lambda x, weight: CallArguments.of(self.op, x, weight, *rest), tensors
+            )
+            if implementation is not None:
+                return implementation
+        return implementation_of(self._context, CallArguments.of(self.op, x, weight, *rest), tensors)
 
     def _library(self, given: tuple[Any, ...]) -> Function:
-        return by_library(Given.of(self.op, *given))
+        return by_library(CallArguments.of(self.op, *given))
 
     def _by_pytorch(self, why: str, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
         x, weight, bias, out_dtype, scale_a, scale_b, activation, own = given
@@ -387,12 +391,12 @@ class Gemm(Calls):
         if not has_sizes or not (_is_compiled() or is_plain_call((x, weight))):
             return False
         given = x, weight, bias, None, None, None, None, own
-        return self.remembered(_key(given), lambda: self._has_row(Given.of(self.op, *given)))
+        return self.remembered(_key(given), lambda: self._has_row(CallArguments.of(self.op, *given)))
 
     def _is_trained(self, key: object, given: tuple[Any, ...]) -> bool:
         x, weight, *_ = given
         wanted = x.requires_grad, weight.requires_grad
-        return self.remembered((key, wanted), lambda: self._have_rows(Given.of(self.op, *given), wanted))
+        return self.remembered((key, wanted), lambda: self._have_rows(CallArguments.of(self.op, *given), wanted))
 
     def remembered(self, key: object, found: Callable[[], bool]) -> bool:
         """Return the cached result of `found()` in the current mode, until the bundles are read again."""
@@ -407,16 +411,16 @@ class Gemm(Calls):
                 here.trained[key] = known
         return known
 
-    def _has_row(self, given: Given) -> bool:
-        problem = as_tuned(self._context, given)
-        return problem is not None and is_tuned(self._context, given.device, problem)
+    def _has_row(self, arguments: CallArguments) -> bool:
+        problem = as_tuned(self._context, arguments)
+        return problem is not None and is_tuned(self._context, arguments.device, problem)
 
-    def _have_rows(self, given: Given, wanted: tuple[bool, bool]) -> bool:
+    def _have_rows(self, arguments: CallArguments, wanted: tuple[bool, bool]) -> bool:
         """Return True if a winner serves a wanted gradient. `wanted` has one flag for x and one for the weight."""
-        gradients = () if given.problem is None else gradients_of(given.problem)
+        gradients = () if arguments.problem is None else gradients_of(arguments.problem)
         chosen = [each for each, is_wanted in zip(gradients, wanted, strict=False) if is_wanted]
         # Not any(): watches must be told of both gradients.
-        return sum(is_tuned(self._context, given.device, each) for each in chosen) > 0
+        return sum(is_tuned(self._context, arguments.device, each) for each in chosen) > 0
 
 
 def _documentation(name: str, calls: Calls) -> str:

@@ -14,7 +14,7 @@ from genkern.gemm.operand import Operand, contiguous_strides
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import Op, library_of, linear_of
 from genkern.runtime.bundles.table import Choice
-from genkern.runtime.calls.call_arguments import Given, as_matrix
+from genkern.runtime.calls.call_arguments import CallArguments, as_matrix
 from genkern.runtime.calls.context import Context, Leave, problem_text
 from genkern.runtime.launch.algorithm_call import AlgorithmCall
 from genkern.runtime.launch.native_call import Form, native_call
@@ -39,7 +39,7 @@ class Launched:
 
 
 @dataclass(frozen=True)
-class Served:
+class CallImplementation:
     """The function that serves calls, and whether PyTorch can differentiate it.
 
     into: the same function, which writes into its first argument, a contiguous tensor of the result's shape and type;
@@ -51,51 +51,55 @@ class Served:
     into: Function | None = None
 
 
-def serve(context: Context, given: Given, tensors: Sequence[Any], leave: Leave | None = None) -> Served:
+def implementation_of(
+    context: Context, arguments: CallArguments, tensors: Sequence[Any], leave: Leave | None = None
+) -> CallImplementation:
     """Return what serves calls with these arguments and with tensors of the same layout as `tensors`.
 
     If the library serves them, `leave` is called with the reason (default: Context.leave, which logs it). Raises
     InvarianceError if calls must be batch-invariant and no kernel is.
     """
-    problem, library = as_tuned(context, given), by_library(given)
+    problem, library = as_tuned(context, arguments), by_library(arguments)
     call = None
     if problem is not None:
         call = by_winner(
             context,
-            given.device,
+            arguments.device,
             problem,
             library,
-            lambda gpu, choice: _launched(context, gpu, given, problem, choice, tensors, library),
+            lambda gpu, choice: _launched(context, gpu, arguments, problem, choice, tensors, library),
             leave,
         )
     if call is not None:
-        return Served(call.call)
+        return CallImplementation(call.call)
     if problem is None:
-        return Served(library, differentiable=_linear_of_nothing(given, *tensors) is not None)
+        return CallImplementation(library, differentiable=_linear_of_nothing(arguments, *tensors) is not None)
     # Products with scales have no gradient, whichever kernel computes them (see torch_ops).
-    return Served(library, differentiable=set(given.extra) <= {"bias"})
+    return CallImplementation(library, differentiable=set(arguments.extra) <= {"bias"})
 
 
-def serve_one_order(context: Context, given_of: Callable[[Any, Any], Given], tensors: Sequence[Any]) -> Served | None:
+def invariant_implementation(
+    context: Context, given_of: Callable[[Any, Any], CallArguments], tensors: Sequence[Any]
+) -> CallImplementation | None:
     """Return what serves calls that must be batch-invariant; None if nothing does.
 
     `given_of` maps x and weight to arguments. If no kernel with the problem's order of sums takes the strides of x or
     weight, contiguous copies are multiplied.
     """
     x, weight, *extra = tensors
-    given = given_of(x, weight)
+    arguments = given_of(x, weight)
     with contextlib.suppress(InvarianceError):
-        return serve(context, given, tensors, context.refuse)
+        return implementation_of(context, arguments, tensors, context.refuse)
     rows, columns = x.contiguous(), _without_gaps(weight)
     copied = given_of(rows, columns)
-    gpu = context.gpu(given.device)
-    if gpu is None or given.problem is None or copied.problem is None or (rows is x and columns is weight):
+    gpu = context.gpu(arguments.device)
+    if gpu is None or arguments.problem is None or copied.problem is None or (rows is x and columns is weight):
         return None
-    orders = {context.sums(gpu, each) for each in (given.problem, copied.problem)} - {""}
+    orders = {context.sums(gpu, each) for each in (arguments.problem, copied.problem)} - {""}
     with contextlib.suppress(InvarianceError):
-        call = serve(context, copied, (rows, columns, *extra), context.refuse).call
+        call = implementation_of(context, copied, (rows, columns, *extra), context.refuse).call
         if len(orders) == 1:
-            return Served(lambda x, weight, *extra: call(x.contiguous(), _without_gaps(weight), *extra))
+            return CallImplementation(lambda x, weight, *extra: call(x.contiguous(), _without_gaps(weight), *extra))
     return None
 
 
@@ -105,16 +109,16 @@ def _without_gaps(weight: Any) -> Any:
     return weight.mT.contiguous().mT if of_columns else weight.contiguous()
 
 
-def as_tuned(context: Context, given: Given) -> GemmProblem | None:
+def as_tuned(context: Context, arguments: CallArguments) -> GemmProblem | None:
     """Return the call's problem; if operands have several layouts at once, the problem of the first tuned layout."""
-    gpu = context.gpu(given.device) if given.others else None
-    if given.problem is None or gpu is None:
-        return given.problem
-    several = given.problem, *given.others
+    gpu = context.gpu(arguments.device) if arguments.others else None
+    if arguments.problem is None or gpu is None:
+        return arguments.problem
+    several = arguments.problem, *arguments.others
     if context.mode.is_on:
         # Not by M: a single row, which has several layouts, must get the same order of sums as several rows.
-        return next((each for each in several if context.sums(gpu, each)), given.problem)
-    return next((each for each in several if context.find(gpu, each).exact), given.problem)
+        return next((each for each in several if context.sums(gpu, each)), arguments.problem)
+    return next((each for each in several if context.find(gpu, each).exact), arguments.problem)
 
 
 def is_tuned(context: Context, device: int, problem: GemmProblem) -> bool:
@@ -200,20 +204,20 @@ def _unless_deterministic(call: Function, library: Function) -> Function:
     return chosen
 
 
-def by_library(given: Given) -> Function:
+def by_library(arguments: CallArguments) -> Function:
     """Return the library's product with scales, bias and activation, differentiable if the library's product is."""
-    problem = given.problem
+    problem = arguments.problem
     if problem is None:
-        return _of_nothing(given)
+        return _of_nothing(arguments)
     product = library_of(problem.op)
     if product is None:
         raise InputError(
             f"{problem.op} has no library.py, so nothing serves problems that are not tuned (docs/your_own_format.md)"
         )
-    if problem.activation == "none" and given.is_linear and (linear := linear_of(problem)) is not None:
+    if problem.activation == "none" and arguments.is_linear and (linear := linear_of(problem)) is not None:
         return linear
-    shape, shape_a = (*given.lead, given.n), given.op.operands(problem)[0].tensor_shape
-    places = _places(given)
+    shape, shape_a = (*arguments.lead, arguments.n), arguments.op.operands(problem)[0].tensor_shape
+    places = _places(arguments)
 
     def call(x: Any, weight: Any, *extra: Any) -> Any:
         import torch
@@ -235,13 +239,15 @@ def linear_like(op: Op, x: Any, weight: Any, out_dtype: Any) -> Function | None:
     return linear_of(GemmProblem(1, 1, 1, op.name, a, b, c)) if a and b and c else None
 
 
-def _places(given: Given) -> list[tuple[int, Operand]]:
+def _places(arguments: CallArguments) -> list[tuple[int, Operand]]:
     """Return each operand besides the matrices in the format's order, with its index among a call's extra tensors."""
-    order = [name for name in _ORDER if name in given.extra]
-    return [(order.index(name), operand) for operand, name in zip(given.extra_operands, given.extra, strict=True)]
+    order = [name for name in _ORDER if name in arguments.extra]
+    return [
+        (order.index(name), operand) for operand, name in zip(arguments.extra_operands, arguments.extra, strict=True)
+    ]
 
 
-def _of_nothing(given: Given) -> Function:
+def _of_nothing(arguments: CallArguments) -> Function:
     """Return the function of a product with M, N or K of 0, which has no elements or sums over nothing.
 
     PyTorch's own function computes it if the format has one for these types: gradients, autocast and torch.func are
@@ -251,24 +257,24 @@ def _of_nothing(given: Given) -> Function:
     def call(x: Any, weight: Any, *extra: Any) -> Any:
         import torch
 
-        if (linear := _linear_of_nothing(given, x, weight, *extra)) is not None:
+        if (linear := _linear_of_nothing(arguments, x, weight, *extra)) is not None:
             c = linear(x, weight, *extra)
         else:
-            c = x.new_zeros((*given.lead, given.n), dtype=given.out)
-            c = c + extra[0].to(given.out) if "bias" in given.extra else c
-        return c if given.activation == "none" else getattr(torch.nn.functional, given.activation)(c)
+            c = x.new_zeros((*arguments.lead, arguments.n), dtype=arguments.out)
+            c = c + extra[0].to(arguments.out) if "bias" in arguments.extra else c
+        return c if arguments.activation == "none" else getattr(torch.nn.functional, arguments.activation)(c)
 
     return call
 
 
-def _linear_of_nothing(given: Given, x: Any, weight: Any, *extra: Any) -> Function | None:
-    return linear_like(given.op, x, weight, given.out) if given.is_linear else None
+def _linear_of_nothing(arguments: CallArguments, x: Any, weight: Any, *extra: Any) -> Function | None:
+    return linear_like(arguments.op, x, weight, arguments.out) if arguments.is_linear else None
 
 
 def _launched(
     context: Context,
     gpu: LiveGpu,
-    given: Given,
+    arguments: CallArguments,
     problem: GemmProblem,
     choice: Choice,
     tensors: Sequence[Any],
@@ -279,9 +285,9 @@ def _launched(
     Raises ResultsError or LaunchError if it cannot be prepared for tensors with these strides.
     """
     x, weight, *extra = tensors
-    of_a, of_b, *_ = given.op.operands(problem)
+    of_a, of_b, *_ = arguments.op.operands(problem)
     size = of_a.tensor_shape
-    flat = as_matrix(x, given.op, problem.M)
+    flat = as_matrix(x, arguments.op, problem.M)
     rows = x.new_empty(size) if flat is None else flat
     # A format that stores several rows together (shuffled weights) counts them as one row.
     b = _seen_as(weight, of_b.storage_shape) if of_b.together > 1 else weight
@@ -291,9 +297,9 @@ def _launched(
     layouts = {
         "a": Layout.of(rows.shape, rows.stride(), problem.row_major_a, x.element_size()),
         "b": Layout.of(b.shape, b.stride(), problem.row_major_b, weight.element_size()),
-        "c": Layout(problem.M, problem.N, problem.N, given.out.itemsize, batch, problem.M * problem.N),
+        "c": Layout(problem.M, problem.N, problem.N, arguments.out.itemsize, batch, problem.M * problem.N),
     }
-    for operand in given.extra_operands:
+    for operand in arguments.extra_operands:
         *_, columns = operand.stored_shape
         element_bytes = DTYPES[operand.dtype].size_bytes
         count = batch if len(operand.shape) == 3 else 1
@@ -304,7 +310,7 @@ def _launched(
         prepared = AlgorithmCall(gpu, problem, choice.algorithm, layouts, exactly=choice.sums != "")
     else:
         prepared = PreparedCall(gpu, choice, layouts, problem.M)
-    shape, places = (*given.lead, given.n), _places(given)
+    shape, places = (*arguments.lead, arguments.n), _places(arguments)
     gathers = flat is None
 
     def stored(x: Any, weight: Any, *extra: Any) -> tuple[Any, ...]:
@@ -316,10 +322,10 @@ def _launched(
         number == place and as_stored(extra[place], operand).data_ptr() == extra[place].data_ptr()
         for number, (place, operand) in enumerate(places)
     )
-    form = Form(len(tensors), shape, contiguous_strides(shape), given.out)
+    traits = Form(len(tensors), shape, contiguous_strides(shape), arguments.out)
     if choice.sums:
         stored = aligned(stored, prepared.alignment)
-    return launching(context, gpu, problem, choice, prepared, form, library, stored, is_stored)
+    return launching(context, gpu, problem, choice, prepared, traits, library, stored, is_stored)
 
 
 def launching(
@@ -328,7 +334,7 @@ def launching(
     problem: GemmProblem,
     choice: Choice,
     prepared: PreparedCall | AlgorithmCall,
-    form: Form,
+    traits: Form,
     library: Function,
     stored: Callable[..., tuple[Any, ...]],
     is_stored: bool,
@@ -341,7 +347,7 @@ def launching(
     `stored` converts the tensors of a call to the operands that kernels read, in their order without C. `is_stored`
     says that it returns the tensors themselves, unless one is misaligned.
     """
-    shape, strides, out_dtype = form.shape, form.strides, form.dtype
+    shape, strides, out_dtype = traits.shape, traits.strides, traits.dtype
     stop_native, empty, reason = _nothing, gpu.empty, ""
     is_one_order = choice.sums != ""
 
@@ -376,7 +382,7 @@ def launching(
 
     if not is_stored:
         return Launched(call, into)
-    native = native_call(gpu, prepared, form, call, failed)
+    native = native_call(gpu, prepared, traits, call, failed)
     stop_native = native.stop
     return Launched(native.call, into)
 

@@ -29,7 +29,7 @@ def is_plain(tensor: Any) -> bool:
     )
 
 
-def is_pytorchs(tensor: Any) -> bool:
+def multiplies_itself(tensor: Any) -> bool:
     """Return True if the tensor defines how it is multiplied: nested, sparse, quantised, sharded, masked.
 
     A subclass of Parameter that overrides only __torch_function__ is an ordinary matrix (vLLM's weights are).

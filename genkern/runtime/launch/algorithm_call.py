@@ -13,7 +13,7 @@ from genkern.runtime.backends.lt_matmul import Pointers
 from genkern.runtime.launch import launcher
 from genkern.runtime.launch.parameters import Layout
 from genkern.runtime.launch.prepared_call import LiveGpu, ReadyCall, workspace_for
-from genkern.timing.libraries import kept_algorithm
+from genkern.timing.libraries import stored_algorithm
 
 # Algorithms are measured on tensors of PyTorch's allocator, which are aligned to 512 bytes. The library's heuristic
 # assumes 256 bytes unless it is told otherwise (cublasLt.h, MIN_ALIGNMENT).
@@ -41,7 +41,7 @@ class AlgorithmCall(ReadyCall):
     ) -> None:
         self._gpu = gpu
         self._names = tuple(layouts)
-        kept = kept_algorithm(name)
+        kept = stored_algorithm(name)
         if kept is None:
             raise LaunchError(f"{name[:40]!r} is no algorithm of a library")
         backend = BACKENDS[kept.library]

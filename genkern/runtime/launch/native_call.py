@@ -42,7 +42,11 @@ class Prepared(Protocol):
 
 
 def native_call(
-    gpu: LiveGpu, prepared: Prepared, form: Form, otherwise: Callable[..., Any], failed: Callable[[GenkernError], None]
+    gpu: LiveGpu,
+    prepared: Prepared,
+    traits: Form,
+    otherwise: Callable[..., Any],
+    failed: Callable[[GenkernError], None],
 ) -> NativeCall:
     """Return a call that the C extension makes, for tensors with the layouts for which `prepared` was prepared.
 
@@ -76,7 +80,7 @@ def native_call(
     made = native.Call(
         prepared.body,
         *(entries.current, current, entries.capture if any(needed) else 0, entries.plain),
-        *(prepared.alignment, form.given, gpu.stream_of, gpu.index, gpu.empty_here),
-        *((form.shape, form.strides, form.dtype), room, otherwise, launch_failed),
+        *(prepared.alignment, traits.given, gpu.stream_of, gpu.index, gpu.empty_here),
+        *((traits.shape, traits.strides, traits.dtype), room, otherwise, launch_failed),
     )
     return NativeCall(made.call, made.stop)

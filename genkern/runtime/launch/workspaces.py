@@ -55,7 +55,7 @@ def class_bytes(needed: int) -> int:
 
 
 @dataclass(frozen=True)
-class Kept:
+class WorkspaceUsage:
     """The memory that calls keep on a device.
 
     bytes: everything that is kept.
@@ -71,18 +71,18 @@ class Kept:
 
 
 @dataclass
-class _Room:
+class _StreamPieces:
     """The pieces of a thread on a stream: workspace and counters. `number` identifies the stream (see Workspaces)."""
 
     number: int
     pieces: list[Piece] = field(default_factory=lambda: [_NONE, _NONE])
 
 
-class _Rooms:
+class _ThreadPieces:
     """The pieces of one thread on each stream. When the thread ends, they become free for other threads."""
 
     def __init__(self, free: dict[_Key, list[Piece]]) -> None:
-        self.eager: dict[int, _Room] = {}
+        self.eager: dict[int, _StreamPieces] = {}
         self.captured: dict[tuple[int, int], Piece] = {}
         self._free = free
 
@@ -172,22 +172,22 @@ class Workspaces:
             spoiled, room.pieces[1] = room.pieces[1], _NONE
             self._give_back([spoiled])
 
-    def kept(self) -> Kept:
+    def kept(self) -> WorkspaceUsage:
         """Return how much memory is kept now."""
         with self._lock:
-            return Kept(self._kept_bytes, self._most_bytes, self._free_bytes(), self._captured_bytes)
+            return WorkspaceUsage(self._kept_bytes, self._most_bytes, self._free_bytes(), self._captured_bytes)
 
     def _free_bytes(self) -> int:
         return sum(size for pieces in list(self._free.values()) for _, size in pieces)
 
-    def _rooms(self) -> _Rooms:
+    def _rooms(self) -> _ThreadPieces:
         try:
-            rooms: _Rooms = self._thread.rooms
+            rooms: _ThreadPieces = self._thread.rooms
         except AttributeError:
-            rooms = self._thread.rooms = _Rooms(self._free)
+            rooms = self._thread.rooms = _ThreadPieces(self._free)
         return rooms
 
-    def _room(self, rooms: _Rooms, stream: int) -> _Room | None:
+    def _room(self, rooms: _ThreadPieces, stream: int) -> _StreamPieces | None:
         """Return this thread's pieces on the stream; new ones if the handle belonged to another stream before."""
         number, known = self._stream_number(stream), rooms.eager.get(stream)
         if number is not None and known is not None and known.number == number:
@@ -200,10 +200,10 @@ class Workspaces:
             self._give_back(known.pieces + left)
         if number is None:
             return None
-        room = rooms.eager[stream] = _Room(number)
+        room = rooms.eager[stream] = _StreamPieces(number)
         return room
 
-    def _grows(self, rooms: _Rooms, stream: int, is_counters: bool, needed: int) -> bool:
+    def _grows(self, rooms: _ThreadPieces, stream: int, is_counters: bool, needed: int) -> bool:
         """Give this thread a larger piece on the stream. Return False if the limit would be exceeded."""
         room = rooms.eager[stream]
         key = stream, room.number, is_counters
@@ -234,7 +234,7 @@ class Workspaces:
                 free.remove(found)
             return found
 
-    def _reserved(self, size: int, rooms: _Rooms, stream: int) -> bool:
+    def _reserved(self, size: int, rooms: _ThreadPieces, stream: int) -> bool:
         """Count `size` more bytes as kept, freeing dispensable pieces if necessary; return False beyond the limit."""
         given_up: list[Piece] = []
         with self._lock:
@@ -250,7 +250,7 @@ class Workspaces:
         self._released(given_up)
         return True
 
-    def _dispensable(self, rooms: _Rooms, stream: int) -> Iterator[list[Piece]]:
+    def _dispensable(self, rooms: _ThreadPieces, stream: int) -> Iterator[list[Piece]]:
         """Yield pieces that may be freed: pieces without an owner, then this thread's pieces on other streams."""
         for key in list(self._free):
             while pieces := self._free.get(key):

@@ -20,7 +20,7 @@ from genkern.gemm.operand import contiguous_strides
 from genkern.gemm.problem import DEFAULT_OP, INT32
 from genkern.runtime.calls.context import Context
 from genkern.runtime.launch.native_call import Form, native_call
-from genkern.runtime.merged_layers.own_forward import is_given
+from genkern.runtime.merged_layers.own_forward import has_genkern_forward
 from genkern.runtime.merged_layers.shared_inputs import has_hooks, with_forwards
 from genkern.runtime.routed.row_kernels import GATED_COLUMNS, gating, row_call
 
@@ -158,7 +158,7 @@ class Gated:
         """
         if module.training or self._context.mode.is_on or module._modules != self._children or x.is_nested:
             return None
-        if any(map(has_hooks, self._plain)) or not all(map(is_given, self._layers)):
+        if any(map(has_hooks, self._plain)) or not all(map(has_genkern_forward, self._layers)):
             return None
         place = x.shape, x.dtype
         try:

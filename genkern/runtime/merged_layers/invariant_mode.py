@@ -10,7 +10,7 @@ from genkern.runtime.calls.context import Context
 from genkern.runtime.merged_layers.tuned_groups import sums_of
 
 
-class Way(Enum):
+class LayerMode(Enum):
     """Whether layers are computed as one product or one by one.
 
     If calls must be batch-invariant, the choice depends on the bundles only, not on M.
@@ -22,7 +22,7 @@ class Way(Enum):
     APART = "apart"
 
 
-def way_of(weights: Sequence[Any], has_bias: bool, context: Context) -> Way:
+def layer_mode_of(weights: Sequence[Any], has_bias: bool, context: Context) -> LayerMode:
     """Return the way of layers with these weights [N, K] in the current mode.
 
     If calls must be batch-invariant and each layer has winners with one order of sums, the layers are called one by
@@ -30,14 +30,14 @@ def way_of(weights: Sequence[Any], has_bias: bool, context: Context) -> Way:
     Otherwise they are called only as that product, if it has an order.
     """
     if not context.mode.is_on:
-        return Way.EITHER
+        return LayerMode.EITHER
     together = sums_of(weights, has_bias, context)
     if not together:
-        return Way.APART
+        return LayerMode.APART
     alone = [[sums_of([weight], has_bias, context, row_major) for row_major in (True, False)] for weight in weights]
     if not all(of_rows for of_rows, _ in alone):
-        return Way.TOGETHER
-    return Way.EITHER if {each for pair in alone for each in pair} - {""} == {together} else Way.APART
+        return LayerMode.TOGETHER
+    return LayerMode.EITHER if {each for pair in alone for each in pair} - {""} == {together} else LayerMode.APART
 
 
 def as_rows(x: Any) -> Any:

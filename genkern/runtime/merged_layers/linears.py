@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from genkern.runtime.calls.dispatch import Gemm
-from genkern.runtime.merged_layers.invariant_mode import Way, as_rows, way_of
+from genkern.runtime.merged_layers.invariant_mode import LayerMode, as_rows, layer_mode_of
 from genkern.runtime.merged_layers.merged_weight import as_one
 from genkern.runtime.process.torch_ops import define_plain
 
@@ -35,7 +35,9 @@ def define_linears(gemm: Gemm, name: str = "linears") -> Any:
         whole, multiply = as_one(weights), torch.nn.functional.linear
         if gemm.context.mode.is_on:
             key = *(tuple(each.shape) for each in weights), weights[0].dtype, weights[0].get_device(), bool(biases)
-            is_apart = gemm.remembered(("apart", key), lambda: way_of(weights, bool(biases), gemm.context) is Way.APART)
+            is_apart = gemm.remembered(
+                ("apart", key), lambda: layer_mode_of(weights, bool(biases), gemm.context) is LayerMode.APART
+            )
             x, multiply = as_rows(x), call
             # Weights that have moved are concatenated, so that the order of sums stays the same.
             whole = None if is_apart else torch.cat(weights) if whole is None else whole

@@ -15,7 +15,7 @@ _seen_as_one: dict[tuple[object, ...], Any] = {}
 _MOST_SEEN = 2**16
 
 
-class Merged:
+class MergedWeight:
     """The layers' weights [N, K] as one weight [sum of N, K], and their biases as one.
 
     The parameters remain the same objects. Each gets a part of one buffer as a storage of its own, so that saving a

@@ -11,7 +11,7 @@ from genkern.runtime.calls.context import Context
 from genkern.runtime.calls.dispatch import Gemm
 from genkern.runtime.merged_layers.gated import Gated, gate_of
 from genkern.runtime.merged_layers.own_forward import has_own_forward
-from genkern.runtime.merged_layers.shared_product import Opened, Operator, Shared
+from genkern.runtime.merged_layers.shared_product import ForwardMarker, Operator, SharedProduct
 from genkern.runtime.merged_layers.tuned_groups import Group, groups_of, known
 
 
@@ -19,7 +19,7 @@ from genkern.runtime.merged_layers.tuned_groups import Group, groups_of, known
 class Place:
     """A layer's place in a shared product: the product, and the layer's index."""
 
-    shared: Shared
+    shared: SharedProduct
     number: int
 
 
@@ -37,10 +37,10 @@ class Groups:
     bytes: int = 0
     gated: tuple[str, ...] = ()
     places: dict[torch.nn.Module, Place] = field(default_factory=dict)
-    _shared: list[Shared] = field(default_factory=list)
-    _opened: list[Opened] = field(default_factory=list)
+    _shared: list[SharedProduct] = field(default_factory=list)
+    _opened: list[ForwardMarker] = field(default_factory=list)
 
-    def add(self, groups: list[Group], shared: list[Shared], gated: Gated | None) -> None:
+    def add(self, groups: list[Group], shared: list[SharedProduct], gated: Gated | None) -> None:
         """Add the groups of one module, which may be `gated`."""
         parent = groups[0].parent
         known[parent] = [(group.names, group.layers) for group in groups]
@@ -50,7 +50,7 @@ class Groups:
         for each in shared:
             self.places |= {layer: Place(each, number) for number, layer in enumerate(each.layers)}
         self.gated += () if gated is None else (groups[0].prefix.removesuffix("."),)
-        self._opened.append(Opened(parent, shared, gated))
+        self._opened.append(ForwardMarker(parent, shared, gated))
 
     def look(self) -> None:
         """Determine now how each group is called in the current mode: torch.compile cannot trace that."""
@@ -84,7 +84,7 @@ def merge_layers(
         shared = []
         try:
             for group in groups:
-                shared.append(Shared(group.layers, gemm, context, operator))
+                shared.append(SharedProduct(group.layers, gemm, context, operator))
         except torch.OutOfMemoryError:
             context.say("merging", f"no memory to merge {groups[len(shared)].name}: its layers are called one by one")
         if shared:

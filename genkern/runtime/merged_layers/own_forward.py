@@ -19,7 +19,7 @@ def has_own_forward(module: torch.nn.Module) -> bool:
     return forward is not None and getattr(forward, "__func__", None) is not type(module).forward
 
 
-def is_given(module: torch.nn.Module) -> bool:
+def has_genkern_forward(module: torch.nn.Module) -> bool:
     """Return True if the module's own forward is genkern's."""
     return hasattr(vars(module).get("forward"), _MARK)
 

@@ -23,7 +23,7 @@ class _AllSeen(BaseException):
     """Ends a trial. A BaseException, so that no `except Exception` of a model catches it."""
 
 
-def alike(parent: torch.nn.Module) -> Iterator[dict[str, torch.nn.Linear]]:
+def candidate_groups(parent: torch.nn.Module) -> Iterator[dict[str, torch.nn.Linear]]:
     """Yield groups of the module's own linear layers, by name, that could be one product.
 
     The layers of a group have the same K, type and device, and all or none of them have a bias. Layers with hooks or a
@@ -44,7 +44,7 @@ def alike(parent: torch.nn.Module) -> Iterator[dict[str, torch.nn.Linear]]:
             yield pool
 
 
-def given_the_same(parent: torch.nn.Module, layers: dict[str, torch.nn.Linear]) -> list[tuple[str, ...]]:
+def groups_with_same_input(parent: torch.nn.Module, layers: dict[str, torch.nn.Linear]) -> list[tuple[str, ...]]:
     """Return groups of the layers, by name in the order of their calls, that get one unchanged tensor.
 
     The module's forward is run on zeros, with None for every other required argument, until there were as many calls of

@@ -13,8 +13,8 @@ from genkern.runtime.calls.context import Context
 from genkern.runtime.calls.dispatch import Gemm, is_plain_call, is_traced
 from genkern.runtime.calls.plain_tensor import PLAIN
 from genkern.runtime.merged_layers.gated import Gated
-from genkern.runtime.merged_layers.invariant_mode import Way, as_rows, way_of
-from genkern.runtime.merged_layers.merged_weight import Merged
+from genkern.runtime.merged_layers.invariant_mode import LayerMode, as_rows, layer_mode_of
+from genkern.runtime.merged_layers.merged_weight import MergedWeight
 from genkern.runtime.merged_layers.own_forward import give_forward
 from genkern.runtime.merged_layers.shared_inputs import has_hooks
 
@@ -44,7 +44,7 @@ class _Computed:
         return part
 
 
-class _Turn(threading.local):
+class _ForwardRun(threading.local):
     """One run of the module's forward in one thread.
 
     A product is never used in a later run: weights may have changed, or a graph may have written x again.
@@ -65,7 +65,7 @@ class _Traced:
     parts: list[Any] | None = None
 
 
-class Shared:
+class SharedProduct:
     """Layers in the order of their calls, computed as one product if their merged weight has a winner.
 
     In every other case each layer is called by itself: also if gradients are enabled, under autocast, modes and
@@ -79,31 +79,31 @@ class Shared:
         self, layers: Sequence[torch.nn.Linear], gemm: Gemm, context: Context, operator: Operator | None = None
     ) -> None:
         self.layers = tuple(layers)
-        self.merged = Merged(layers)
+        self.merged = MergedWeight(layers)
         self._gemm, self._context, self._operator = gemm, context, operator
         # Formatted here, since Dynamo of PyTorch 2.11 cannot trace the formatting.
         self._named = f"linear layers {self.merged.rows} that share an input"
-        self._turn, self._traced = _Turn(), _Traced()
+        self._turn, self._traced = _ForwardRun(), _Traced()
         self._is_shared = True
         self._served: dict[object, bool] = {}
         # By the mode's name.
-        self._ways: dict[str, Way] = {}
+        self._ways: dict[str, LayerMode] = {}
         context.let_forget(self)
 
     def forget(self) -> None:
         """Drop what was found: bundles may have changed."""
         self._served, self._ways = {}, {}
 
-    def way(self) -> Way:
+    def way(self) -> LayerMode:
         """Return how the layers are called in the current mode."""
         mode, ways = self._context.mode, self._ways
         way = ways.get(mode.name)
         if way is None:
-            way = way_of([layer.weight for layer in self.layers], self.layers[0].bias is not None, self._context)
+            way = layer_mode_of([layer.weight for layer in self.layers], self.layers[0].bias is not None, self._context)
             # If the mode was switched meanwhile, the result may belong to either mode.
             if self._context.mode is mode:
                 ways[mode.name] = way
-            if way is Way.APART:
+            if way is LayerMode.APART:
                 line = "layers that share an input are called one by one, in the order of sums that each has"
                 self._context.say((id(self), way), line)
         return way
@@ -129,7 +129,7 @@ class Shared:
         # PyTorch counts no versions of inference tensors. The trial has shown that the module does not change x between
         # the layers, but hooks that were added since might.
         keeps = turn.is_open and not (version is None and any(map(has_hooks, self.layers)))
-        parts = self._computed(x) if keeps or self.way() is Way.TOGETHER else None
+        parts = self._computed(x) if keeps or self.way() is LayerMode.TOGETHER else None
         if parts is None:
             return self._apart()
         computed = _Computed(x, version, mode, parts)
@@ -139,7 +139,7 @@ class Shared:
 
     def _apart(self) -> None:
         """Return None, which makes the layer call its own product; raise or warn if that breaks batch invariance."""
-        if self._context.mode.is_on and self.way() is Way.TOGETHER:
+        if self._context.mode.is_on and self.way() is LayerMode.TOGETHER:
             line = "only their common product has one order of sums, and it serves no copies of a patched model, no "
             line += "calls with gradients (use torch.no_grad) or transforms, and no weights that were moved"
             self._context.leave(self._named, line)
@@ -160,16 +160,16 @@ class Shared:
             if call is not None:
                 return call(x, weight) if bias is None else call(x, weight, bias)
         way = self.way()
-        if way is Way.APART or torch.is_grad_enabled() or not is_plain_call((x,)):
+        if way is LayerMode.APART or torch.is_grad_enabled() or not is_plain_call((x,)):
             return None
         place = self._context.mode.name, x.shape, x.stride()
-        served = True if way is Way.TOGETHER else self._served.get(place)
+        served = True if way is LayerMode.TOGETHER else self._served.get(place)
         if served is False:
             return None
         if torch.is_autocast_enabled(x.device.type) or torch._C._get_tracing_state() is not None:
             return None
         # Once layers have been given different tensors, sharing only wastes work, unless batch invariance requires it.
-        if not (self._is_shared or way is Way.TOGETHER) or not self.merged.holds():
+        if not (self._is_shared or way is LayerMode.TOGETHER) or not self.merged.holds():
             return None
         weight, bias = self.merged.weight, self.merged.bias
         is_invariant = self._context.mode.is_on
@@ -199,7 +199,7 @@ class Shared:
         if self._operator is None or torch.is_grad_enabled() or torch.compiler._is_exporting_flag:
             return None
         # If a program is traced in pieces, the module's forward may start outside of the piece.
-        if not traced.is_open and self.way() is not Way.TOGETHER:
+        if not traced.is_open and self.way() is not LayerMode.TOGETHER:
             return None
         parts = traced.parts
         if parts is None or traced.x is not x or parts[number] is None:
@@ -239,13 +239,13 @@ class Shared:
         turn.is_open, turn.computed = False, None
 
 
-class Opened:
+class ForwardMarker:
     """A module whose forward marks the start and end of a run for its shared layers, until `undo`.
 
     If it is `gated` and the gate's kernel serves x, the kernel is called in place of that forward.
     """
 
-    def __init__(self, parent: torch.nn.Module, shared: Sequence[Shared], gated: Gated | None = None) -> None:
+    def __init__(self, parent: torch.nn.Module, shared: Sequence[SharedProduct], gated: Gated | None = None) -> None:
         self.parent = parent
         function = type(parent).forward
 

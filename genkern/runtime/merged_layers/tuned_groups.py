@@ -16,7 +16,7 @@ from genkern.runtime.calls.context import Context
 from genkern.runtime.launch.prepared_call import LiveGpu
 from genkern.runtime.merged_layers.merged_weight import can_merge
 from genkern.runtime.merged_layers.own_forward import has_own_forward
-from genkern.runtime.merged_layers.shared_inputs import alike, given_the_same
+from genkern.runtime.merged_layers.shared_inputs import candidate_groups, groups_with_same_input
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ def groups_of(model: torch.nn.Module, context: Context) -> Iterator[Group]:
 
 
 def _found(prefix: str, parent: torch.nn.Module, context: Context) -> Iterator[Group]:
-    for pool in alike(parent):
+    for pool in candidate_groups(parent):
         # Trying a module takes time, so only modules are tried for which a winner might exist.
         runs = _runs(list(pool.values()))
         if not (context.is_watched or any(is_tuned(run, context) for run in runs)):
             continue
-        for names in given_the_same(parent, pool):
+        for names in groups_with_same_input(parent, pool):
             layers = tuple(pool[each] for each in names)
             is_wanted = context.is_watched and not any(is_tuned([layer], context) for layer in layers)
             if (is_wanted or is_tuned(layers, context)) and can_merge(layers):

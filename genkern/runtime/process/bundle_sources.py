@@ -19,11 +19,11 @@ from genkern.file_io import cache_folder, read_bytes, shown_path, write_bytes_wh
 from genkern.gemm.records import CONFIG_WINS
 from genkern.gemm.triton_release import installed
 from genkern.kernels.cute.release import cute_installed, cute_version
-from genkern.private_folders import private_below
+from genkern.private_folders import private_subfolder
 from genkern.runtime.bundles.bundle import SUFFIX, Bundle, bundle_bytes, is_bundle, parse_bundle
 from genkern.runtime.bundles.shipped_bundles import WORD
 from genkern.runtime.process.genkern_command import pack
-from genkern.runtime.process.trust import bytes_of_ours, require_pinned
+from genkern.runtime.process.trust import read_trusted_bundle, require_pinned
 
 _LOG = logging.getLogger("genkern")
 _LOOK_AGAIN_S = 0.1
@@ -115,7 +115,7 @@ class Sources:
 
     def data(self, path: str) -> bytes:
         """Return the bytes of a bundle. Raise ResultsError if it cannot be read or may not be used."""
-        data = bundle_bytes(path) if self._named else bytes_of_ours(path)
+        data = bundle_bytes(path) if self._named else read_trusted_bundle(path)
         require_pinned(data, self._pins, shown_path(path))
         return data
 
@@ -130,7 +130,7 @@ class Sources:
         kind = ".csv" if path.lower().endswith(".csv") else ".yaml"
         digest = hashlib.sha256(b"\0".join([*(text.encode() for text in (*versions, kind)), data])).hexdigest()
         try:
-            folder = private_below(self._folder(), "bundles")
+            folder = private_subfolder(self._folder(), "bundles")
         except OSError as error:
             raise OutputError(f"{where}: cannot be packed ({error.strerror}); set GENKERN_CACHE_DIR") from None
         made = folder / f"{digest[:32]}{SUFFIX}"
@@ -149,7 +149,7 @@ class Sources:
                 made.chmod(0o600)
         except OSError as error:
             raise OutputError(f"{where}: cannot be packed in {folder} ({error}); set GENKERN_CACHE_DIR") from None
-        return parse_bundle(bytes_of_ours(str(made)), shown_path(str(made)))
+        return parse_bundle(read_trusted_bundle(str(made)), shown_path(str(made)))
 
     def _pack(self, where: str, data: bytes, made: Path, copy: Path) -> None:
         """Pack `data`. `copy` is the path for a copy of it, since the results file may change meanwhile."""
@@ -221,7 +221,7 @@ def _whole(path: Path) -> Bundle | None:
     Also None if another user could have written it: the digest in a bundle proves nothing about its author.
     """
     with contextlib.suppress(ResultsError):
-        return parse_bundle(bytes_of_ours(str(path)), shown_path(str(path)))
+        return parse_bundle(read_trusted_bundle(str(path)), shown_path(str(path)))
     return None
 
 

@@ -112,7 +112,7 @@ def renew() -> None:
     _process().renew()
 
 
-class Switched:
+class ModeSwitch:
     """A context manager that restores the mode that was set before `batch_invariant` was called."""
 
     def __init__(self, before: str) -> None:
@@ -127,7 +127,7 @@ class Switched:
         default_context().switch(self._before)
 
 
-def batch_invariant(mode: bool | str = True) -> Switched:
+def batch_invariant(mode: bool | str = True) -> ModeSwitch:
     """Serve every later call of this process, in all threads, so that a row has the same bits in any batch.
 
     All calls of a layer (equal types, N, K and layout) are served by kernels with one order of sums, which rows of
@@ -149,7 +149,7 @@ def batch_invariant(mode: bool | str = True) -> Switched:
     context = default_context()
     before = context.mode.name
     context.switch(names[mode])
-    return Switched(before)
+    return ModeSwitch(before)
 
 
 def show_log(log: logging.Logger = _LOG) -> None:

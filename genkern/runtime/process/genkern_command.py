@@ -27,7 +27,7 @@ _LISTS_OF_PATHS = ("PYTHONPATH", "GENKERN_OP_FOLDERS", "GENKERN_FAMILY_FILES", "
 _GUARD = Path(genkern.__path__[0]) / "profiling" / "process_guard.py"
 
 
-class OwnCommand:
+class GenkernCommand:
     """A started `python -m genkern ARGUMENTS` whose output goes to the file `log`.
 
     ARGUMENTS are relative to the folder `cwd`; by default, paths in them must be absolute. With `nice` it has the
@@ -91,7 +91,7 @@ def finished(arguments: Sequence[str], log: Path) -> int:
     Raises ResultsError with the command's last line for any other status, OutputError if it cannot be started. If this
     process is interrupted meanwhile, by Ctrl-C for example, the command is ended first.
     """
-    command = OwnCommand(arguments, log)
+    command = GenkernCommand(arguments, log)
     try:
         status = command.wait()
     except BaseException:

@@ -28,7 +28,7 @@ from genkern.runtime.bundles.table import Choice
 from genkern.runtime.calls.context import Context, problem_text
 from genkern.runtime.launch.prepared_call import LiveGpu
 from genkern.runtime.process.bundle_sources import Sources
-from genkern.runtime.process.genkern_command import OwnCommand, pack_arguments
+from genkern.runtime.process.genkern_command import GenkernCommand, pack_arguments
 from genkern.runtime.process.size_recorder import process_name, require_own
 from genkern.runtime.process.trust import require_pinned
 
@@ -59,7 +59,7 @@ class Online:
         say: Callable[[str], None],
         options: Sequence[str] = (),
         environ: Mapping[str, str] = os.environ,
-        start: Callable[[Sequence[str], Path, bool], OwnCommand] = OwnCommand,
+        start: Callable[[Sequence[str], Path, bool], GenkernCommand] = GenkernCommand,
         pins: Collection[str] = (),
     ) -> None:
         """Raise InputError if `folder` is in an installed package.
@@ -90,7 +90,7 @@ class Online:
         self._changed_s = time.monotonic()
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
-        self._command: OwnCommand | None = None
+        self._command: GenkernCommand | None = None
         self._closed = threading.Event()
         self._lock = threading.Lock()
 

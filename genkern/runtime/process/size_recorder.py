@@ -15,7 +15,7 @@ from pathlib import Path
 import genkern
 from genkern import __version__
 from genkern.errors import InputError
-from genkern.file_io import regular, shown_path
+from genkern.file_io import open_regular, shown_path
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.bundles.table import Choice
 from genkern.runtime.launch.prepared_call import LiveGpu
@@ -59,7 +59,7 @@ class SizeRecorder:
         from genkern.files.tune_gemm_yaml import size_line
 
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        file = regular(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        file = open_regular(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             size = os.fstat(file).st_size
             line = (("" if size else _HEAD) + size_line(problem)).encode()

@@ -38,10 +38,10 @@ def gemm_of(op: str) -> Gemm:
         gemm.operator = define(gemm)
         return gemm
 
-    return made_once(op, make)
+    return create_once(op, make)
 
 
-def made_once(op: str, make: Callable[[], C]) -> C:
+def create_once(op: str, make: Callable[[], C]) -> C:
     """Return the function of a format. `make` creates it and its operator once, also if several threads ask."""
     with _making:
         if op not in _made:

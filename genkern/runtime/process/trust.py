@@ -8,11 +8,11 @@ from collections.abc import Collection
 
 from genkern.errors import ResultsError
 from genkern.file_io import printable, shown_path
-from genkern.private_folders import opened_ours
+from genkern.private_folders import open_own_file
 from genkern.runtime.bundles.bundle import MOST_BYTES
 
 
-def bytes_of_ours(path: str) -> bytes:
+def read_trusted_bundle(path: str) -> bytes:
     """Return the content of a bundle that no user has named.
 
     Raises ResultsError unless only this user or root can have written the file. Its folder must not be writable by
@@ -21,7 +21,7 @@ def bytes_of_ours(path: str) -> bytes:
     """
     where = shown_path(path)
     try:
-        with opened_ours(path) as (descriptor, fault):
+        with open_own_file(path) as (descriptor, fault):
             if fault:
                 raise ResultsError(f"{printable(fault)}: it is not used unless GENKERN_CONFIG names the bundle")
             with os.fdopen(os.dup(descriptor), "rb") as file:

@@ -9,7 +9,7 @@ import torch
 
 from genkern.gemm.dtypes import DTYPES
 from genkern.runtime.calls.dispatch import Calls, is_traced
-from genkern.runtime.calls.implementation import Function, Served
+from genkern.runtime.calls.implementation import CallImplementation, Function
 from genkern.runtime.routed.layer import Layer
 from genkern.runtime.routed.order import order_of, quantized
 from genkern.runtime.routed.product import Product, by_library, product_of
@@ -73,10 +73,10 @@ class Experts(Calls):
             return self.direct(*given) if self.operator is None else self.operator(*given[:-1], **own)
         return self._called(given)
 
-    def _serve(self, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> Served:
+    def _serve(self, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> CallImplementation:
         layer = self._layer(given)
         if layer.first is None or layer.second is None:
-            return Served(_nothing(layer))
+            return CallImplementation(_nothing(layer))
         if self._context.mode.is_on and layer.scales == "per_tensor":
             why = "a scale per tensor depends on all tokens of a call: quantise per token or in blocks"
             self._context.leave(self.__name__, why)
@@ -100,7 +100,7 @@ class Experts(Calls):
             narrow = narrow_first, narrow_second
         call = _layer_call(layer, (first, second), order, narrow)
         into = None if second.into is None else _layer_call(layer, (first, second), order, narrow, into=second.into)
-        return Served(call, differentiable=not (layer.scales or first.tuned or second.tuned), into=into)
+        return CallImplementation(call, differentiable=not (layer.scales or first.tuned or second.tuned), into=into)
 
     def _library(self, given: tuple[Any, ...]) -> Function:
         return library_call(self._layer(given))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from genkern.ops.fields import fields_of
 from genkern.ops.op import get_op, op_names
 from genkern.runtime.process.default_context import default_context
-from genkern.runtime.process.torch_ops import made_once
+from genkern.runtime.process.torch_ops import create_once
 from genkern.runtime.routed.experts import Experts
 from genkern.runtime.routed.grouped import Grouped
 from genkern.runtime.routed.operators import define
@@ -32,4 +32,4 @@ def routed_of(op: str) -> Grouped | Experts:
         calls.operator = define(calls)
         return calls
 
-    return made_once(op, make)
+    return create_once(op, make)

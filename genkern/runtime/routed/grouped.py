@@ -13,7 +13,7 @@ from genkern.ops.accumulate import as_called
 from genkern.ops.fields import fields_of, parse_own, words_in_calls
 from genkern.ops.op import groups_of, operands_of
 from genkern.runtime.calls.dispatch import Calls, is_traced
-from genkern.runtime.calls.implementation import Function, Served
+from genkern.runtime.calls.implementation import CallImplementation, Function
 from genkern.runtime.routed.product import by_library, is_row_major_b, name_of, product_of, require_one_device
 
 
@@ -65,19 +65,19 @@ class Grouped(Calls):
             return self.direct(*given) if self.operator is None else self.operator(*given[:-1], **own)
         return self._called(given)
 
-    def _serve(self, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> Served:
+    def _serve(self, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> CallImplementation:
         return self._made(given, tuned=True)
 
     def _library(self, given: tuple[Any, ...]) -> Function:
         return self._made(given, tuned=False).call
 
-    def _made(self, given: tuple[Any, ...], *, tuned: bool) -> Served:
+    def _made(self, given: tuple[Any, ...], *, tuned: bool) -> CallImplementation:
         x, weight, rows, scale_a, scale_b, out_dtype, *_ = given
         problem = self._problem(*given)
         shape = (*x.shape[:-1], int(weight.shape[1]))
         if problem is None:
             out = x.dtype if out_dtype is None and x.dtype.itemsize > 1 else out_dtype or torch.bfloat16
-            return Served(lambda x, *others: torch.zeros(shape, dtype=out, device=x.device))
+            return CallImplementation(lambda x, *others: torch.zeros(shape, dtype=out, device=x.device))
         extra = operands_of(problem)[3:]
         names = {operand.name for operand in extra}
         if not names >= {name for name, each in (("scale_a", scale_a), ("scale_b", scale_b)) if each is not None}:
@@ -92,8 +92,8 @@ class Grouped(Calls):
         call, by_winner = (by_library(problem), False) if product is None else (product.call, product.tuned)
         differentiable = not by_winner and scale_a is None and scale_b is None
         if a is x:
-            return Served(call, differentiable)
-        return Served(lambda x, *more: call(_matrix(x), *more).view(shape), differentiable)
+            return CallImplementation(call, differentiable)
+        return CallImplementation(lambda x, *more: call(_matrix(x), *more).view(shape), differentiable)
 
     def _problem(
         self,

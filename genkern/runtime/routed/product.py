@@ -94,9 +94,9 @@ def _launched(
     shape, dtype = c.tensor_shape, getattr(torch, DTYPES[c.dtype].torch)
     given = (operand for operand in others if operand.name in tensors)
     is_stored = all(is_as_stored(tensors[operand.name], operand) for operand in given)
-    form = Form(2 + len(others), shape, contiguous_strides(shape), dtype)
+    traits = Form(2 + len(others), shape, contiguous_strides(shape), dtype)
     kept = aligned(stored, prepared.alignment) if choice.sums else stored
-    return launching(context, gpu, problem, choice, prepared, form, library, kept, is_stored)
+    return launching(context, gpu, problem, choice, prepared, traits, library, kept, is_stored)
 
 
 def _contiguous(operand: Operand) -> Layout:

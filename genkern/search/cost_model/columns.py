@@ -11,7 +11,7 @@ import numpy.typing as npt
 from genkern.gemm.config import Config
 from genkern.gemm.parameter import CORE, Value
 from genkern.gemm.records import Resources
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 
 Numbers = npt.NDArray[np.float64]
 Columns = Mapping[str, Numbers]
@@ -41,7 +41,7 @@ def columns_of(configs: Sequence[Config], needs: Sequence[Resources] | None = No
 @lru_cache(maxsize=4096)
 def _of_kind(family: str, others: tuple[tuple[str, Value], ...]) -> tuple[float, ...]:
     config = Config(family, 64, 64, 64, others=others)
-    cost = form_of(config).cost
+    cost = traits_of(config).cost
     of_form = (*cost.edges, cost.vector, cost.reduces == "semaphore")
     return *(float(getattr(config, name)) for name in _OTHERS), *map(float, of_form)
 

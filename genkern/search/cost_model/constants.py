@@ -96,7 +96,7 @@ def shipped_constants(gpu: Gpu) -> Counted:
 
 
 def constants_for(gpu: Gpu) -> Counted:
-    """Return the constants in use: of `counting_with`, else the ones fitted on this GPU, else the shipped ones.
+    """Return the constants in use: of `using_constants`, else the ones fitted on this GPU, else the shipped ones.
 
     Raises ResultsError if the file of fitted constants is damaged, or belongs to another model than the GPU's.
     """
@@ -120,7 +120,7 @@ def rates_for(gpu: Gpu) -> Rates:
 
 
 @contextlib.contextmanager
-def counting_with(constants: Counted) -> Iterator[None]:
+def using_constants(constants: Counted) -> Iterator[None]:
     """Context in which the cost model uses these constants, in this thread, for GPUs whose model has such constants."""
     token = _given.set(constants)
     try:

@@ -15,7 +15,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.contract.cost import Turn
+from genkern.kernels.contract.cost import TileWave
 from genkern.kernels.contract.gluon_tile import columns_held
 
 # Bytes per clock that reach an SM through the copy engine, with which these kernels load (H200).
@@ -29,24 +29,24 @@ _LINE_BYTES, _SECTOR_BYTES = 128, 32
 _CLOCKS_OF_ROWS, _CLOCKS_OF_COLUMN, _CLOCKS_OF_PRODUCT = 16, 0.25, 0.5
 
 
-def programs_us(problem: GemmProblem, config: Config, turn: Turn, gpu: Gpu, unit_tflops: float) -> float:
+def programs_us(problem: GemmProblem, config: Config, tile_wave: TileWave, gpu: Gpu, unit_tflops: float) -> float:
     """Return the microseconds of all tiles of a config whose clusters take tiles in turns.
 
     `unit_tflops` is the rate at which a busy SM multiplies.
     """
     block_m, block_n = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
-    turns = -(-problem.M // (block_m * turn.tiles_m)) * -(-problem.N // (block_n * turn.tiles_n))
+    turns = -(-problem.M // (block_m * tile_wave.tiles_m)) * -(-problem.N // (block_n * tile_wave.tiles_n))
     # The parts of a split K are computed like the products of a batch, in correspondingly less time.
     turns *= problem.batch * config.SPLIT_K
-    waves = -(-turns // turn.at_once(gpu.compute_units))
-    height, columns = turn.sides(block_m, block_n)
-    rows, width = (max(height, turn.full_rows), columns) if turn.full_rows else (height, _paid(columns))
-    matrix_us = 2 * rows * width / turn.programs_of_tile * problem.K / config.SPLIT_K / unit_tflops * 1e-6
+    waves = -(-turns // tile_wave.at_once(gpu.compute_units))
+    height, columns = tile_wave.sides(block_m, block_n)
+    rows, width = (max(height, tile_wave.full_rows), columns) if tile_wave.full_rows else (height, _paid(columns))
+    matrix_us = 2 * rows * width / tile_wave.programs_of_tile * problem.K / config.SPLIT_K / unit_tflops * 1e-6
     # The programs of a cluster each load a part of what they have in common.
-    loaded = _loaded(problem, "a", block_m // turn.programs_of_tile) / turn.tiles_n
-    loaded += _loaded(problem, "b", block_n // turn.programs_of_tile) / turn.tiles_m
+    loaded = _loaded(problem, "a", block_m // tile_wave.programs_of_tile) / tile_wave.tiles_n
+    loaded += _loaded(problem, "b", block_n // tile_wave.programs_of_tile) / tile_wave.tiles_m
     load_us = loaded / config.SPLIT_K / (_LOADED_PER_CLOCK * gpu.clock_mhz)
-    return waves * max(matrix_us, load_us) + _STORE_US * (1 if turn.hides_stores else waves)
+    return waves * max(matrix_us, load_us) + _STORE_US * (1 if tile_wave.hides_stores else waves)
 
 
 def _paid(width: int) -> float:

@@ -18,7 +18,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
-from genkern.search.cost_model.constants import Counted, counting_with, ranges
+from genkern.search.cost_model.constants import Counted, ranges, using_constants
 from genkern.search.cost_model.predict import predicted_us
 
 # Beyond this many octaves errors count linearly (Huber loss): the model does not understand such a kernel.
@@ -86,7 +86,7 @@ class Fit:
 
 def modelled_us(problem: GemmProblem, timed: Sequence[Timed], gpu: Gpu, constants: Counted) -> list[float]:
     """Return the predicted microseconds of these kernels with these constants."""
-    with counting_with(constants):
+    with using_constants(constants):
         return predicted_us(problem, [each.config for each in timed], gpu, [each.resources for each in timed])
 
 

@@ -16,7 +16,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.kernels.contract.argument import alignment_of
 from genkern.ops.op import element_bytes, get_op
 
@@ -25,7 +25,7 @@ _WIDEST_BYTES = 16
 
 def lane_bytes(problem: GemmProblem, config: Config) -> tuple[int, int]:
     """Return the bytes that a lane loads at a time, of A and of B."""
-    if form_of(config).uses_tma:
+    if traits_of(config).uses_tma:
         return _WIDEST_BYTES, _WIDEST_BYTES
     return _pointer_bytes(problem)
 

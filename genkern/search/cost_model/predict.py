@@ -21,7 +21,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
-from genkern.kernels.catalogue import form_of, k_shares
+from genkern.kernels.catalogue import k_shares, traits_of
 from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import bytes_moved, columns_of_b, element_bytes, groups_of, row_tiles
 from genkern.search.cost_model.constants import constants_without_rates, rates_for
@@ -125,9 +125,9 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
     steps = _ceil(_ceil(problem.K, config.BLOCK_SIZE_K), split_k)
     tiles = tiles_m * tiles_n * split_k * problem.batch * columns_of_b(problem)
 
-    if (turn := form_of(config).cost.turn) is not None:
+    if (tile_wave := traits_of(config).cost.tile_wave) is not None:
         unit_tflops = peak_tflops(problem, gpu) / gpu.compute_units * constants_without_rates(gpu).matrix_efficiency
-        tiles_us = programs_us(problem, config, turn, gpu, unit_tflops)
+        tiles_us = programs_us(problem, config, tile_wave, gpu, unit_tflops)
     elif shares:
         # One program per unit: whole tiles, then an equal share of the remaining ones.
         whole, shared = divmod(tiles, gpu.compute_units)
@@ -158,7 +158,7 @@ def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: G
     fill = 1 if gpu.has.of_warpgroups else _WAVES_TO_FILL
     # A single wave overlaps part of its own loads; with less than one wave per SIMD, some SIMDs are idle.
     busy = min(1.0, 0.5 + 0.5 * waves_per_simd / fill) if waves_per_simd >= 1 else waves_per_simd
-    cost = form_of(config).cost
+    cost = traits_of(config).cost
     edge_m, edge_n = cost.edges
     flops = 2 * max(block_m, edge_m) * max(block_n, edge_n) * block_k
     unit_tflops = peak_tflops(problem, gpu) / gpu.compute_units
@@ -168,7 +168,7 @@ def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: G
     if promotes_products(problem, gpu.arch) and not cost.vector:
         added_us = resident * block_m * block_n / (_VECTOR_FLOPS_PER_CLOCK / 2 * gpu.clock_mhz)
         # With buffers of their own, one group of warps adds while another multiplies.
-        hidden = form_of(config).in_ring and config.num_warps > gpu.has.matrix_warps
+        hidden = traits_of(config).in_ring and config.num_warps > gpu.has.matrix_warps
         matrix_us = max(matrix_us, added_us) if hidden else matrix_us + added_us
 
     # Warps tile the block as squarely as they can; each reads its rows of A and its columns of B.

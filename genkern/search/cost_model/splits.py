@@ -5,7 +5,7 @@ from __future__ import annotations
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.kernels.families.alignment_copy import copied_operands
 from genkern.ops.op import get_op
 from genkern.search.cost_model.constants import constants_without_rates
@@ -25,7 +25,7 @@ def sharers(problem: GemmProblem, config: Config, gpu: Gpu) -> int:
     """
     tiles = -(-problem.M // config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
     shared = tiles % gpu.compute_units
-    if form_of(config).cost.reduces == "shares" and config.SPLIT_K > 1:
+    if traits_of(config).cost.reduces == "shares" and config.SPLIT_K > 1:
         return min(gpu.compute_units, shared * config.SPLIT_K)
     return 0
 
@@ -33,19 +33,19 @@ def sharers(problem: GemmProblem, config: Config, gpu: Gpu) -> int:
 def splitting_us(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
     """Return the microseconds that splitting K adds to the config's main kernel; 0 if it does not split."""
     elements = problem.batch * problem.M * problem.N * _SUM_BYTES
-    form = form_of(config)
+    traits = traits_of(config)
     tile_bytes = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * _SUM_BYTES
     tiles = problem.batch * -(-problem.M // config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
     if shares := sharers(problem, config, gpu):
         shared = tiles % gpu.compute_units
         owners = -(-shares // shared) + 1
         return _fix_up_us(owners, gpu) + moved_us(2 * (shares + shared) * tile_bytes, gpu)
-    if (cluster := form.cluster_k) > 1:
+    if (cluster := traits.cluster_k) > 1:
         # Each sum, except for a program's own columns, goes to another SM once, at most as slowly as through L2.
         return _L2_LATENCY_US + moved_us((cluster - 1) * tiles * tile_bytes, gpu)
-    if config.SPLIT_K == 1 or form.cost.reduces == "shares":
+    if config.SPLIT_K == 1 or traits.cost.reduces == "shares":
         return 0.0
-    if form.cost.reduces == "semaphore":
+    if traits.cost.reduces == "semaphore":
         return _fix_up_us(config.SPLIT_K, gpu) + moved_us(2 * config.SPLIT_K * tiles * tile_bytes, gpu)
     # A second kernel reads the partial sums [SPLIT_K, M, N] that the main kernel writes.
     return another_us(gpu) + moved_us(2 * config.SPLIT_K * elements, gpu)
@@ -71,7 +71,7 @@ def moved_us(bytes_moved: int, gpu: Gpu) -> float:
 def realigning_us(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
     """Return the microseconds in which the operands that the config copies are read and written; 0 if it copies
     none."""
-    if not form_of(config).realigned:
+    if not traits_of(config).realigned:
         return 0.0
     a, b, *_ = get_op(problem.op).operands(problem)
     copied = copied_operands(problem)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from genkern.compile.binary_groups import compiled_of
+from genkern.compile.binary_groups import binary_group
 from genkern.gemm.config import Config
 from genkern.search.cost_model.columns import Numbers
 
@@ -74,7 +74,7 @@ def variants_of(configs: Sequence[Config]) -> Variants:
     of_warps: list[int] = []
     binary = np.empty(len(configs), dtype=np.int64)
     for place, config in enumerate(configs):
-        number = binaries.setdefault(compiled_of(config), len(binaries))
+        number = binaries.setdefault(binary_group(config), len(binaries))
         binary[place] = number
         if number < len(of_binary):
             continue

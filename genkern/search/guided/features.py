@@ -19,11 +19,11 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import FAMILIES, form_of
+from genkern.kernels.catalogue import FAMILIES, traits_of
 from genkern.kernels.contract.argument import alignment_of
 from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import bytes_moved, columns_of_b, element_bytes, get_op, groups_of, operands_of
-from genkern.search.cost_model.constants import constants_for, counting_with, shipped_constants
+from genkern.search.cost_model.constants import constants_for, shipped_constants, using_constants
 from genkern.search.cost_model.loads import is_pipelined, lane_bytes
 from genkern.search.cost_model.predict import peak_tflops, predicted_us
 from genkern.search.cost_model.splits import realigning_us, splitting_us
@@ -59,7 +59,7 @@ def features_of(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, shipp
     "log_physics" is the cost model's time in octaves above the roofline. With `shipped`, the cost model uses its
     shipped constants, with which models are trained; otherwise the constants that were fitted on this GPU, if any.
     """
-    with counting_with(shipped_constants(gpu) if shipped else constants_for(gpu)):
+    with using_constants(shipped_constants(gpu) if shipped else constants_for(gpu)):
         columns = {**_parameters(configs), **_together(problem, configs, gpu), **_beside(problem, configs, gpu)}
     alike = features_of_problem(problem, gpu)
     return {**columns, **{name: np.full(len(configs), value) for name, value in alike.items()}}
@@ -84,24 +84,24 @@ def _of_kind(family: str, others: tuple[tuple[str, int | str], ...], families: t
     `families` are the names of all families, each of which has a feature.
     """
     config = Config(family, 64, 64, 64, others=others)
-    form = form_of(config)
+    traits = traits_of(config)
     seen = {f"family={name}": float(name == family) for name in families}
     for parameter in PARAMETERS.all:
         if parameter.name not in _CORE and parameter.vendor != "amd" and parameter.values:
             seen |= parameter.features(getattr(config, parameter.name))
-    turn = form.cost.turn
+    tile_wave = traits.cost.tile_wave
     return {
         **seen,
-        "cluster_m": float(form.cluster[0]),
-        "cluster_n": float(form.cluster[1]),
-        "in_ring": float(form.in_ring),
-        "uses_tma": float(form.uses_tma),
-        "persistent": float(turn is not None),
-        "kernels_before": float(form.kernels_before),
-        "vector": float(form.cost.vector),
-        "programs_of_tile": float(turn.programs_of_tile if turn else 1),
-        "full_rows": float(turn.full_rows if turn else 0),
-        **{f"reduces={each}": float(form.cost.reduces == each) for each in ("kernel", "semaphore", "shares")},
+        "cluster_m": float(traits.cluster[0]),
+        "cluster_n": float(traits.cluster[1]),
+        "in_ring": float(traits.in_ring),
+        "uses_tma": float(traits.uses_tma),
+        "persistent": float(tile_wave is not None),
+        "kernels_before": float(traits.kernels_before),
+        "vector": float(traits.cost.vector),
+        "programs_of_tile": float(tile_wave.programs_of_tile if tile_wave else 1),
+        "full_rows": float(tile_wave.full_rows if tile_wave else 0),
+        **{f"reduces={each}": float(traits.cost.reduces == each) for each in ("kernel", "semaphore", "shares")},
     }
 
 
@@ -113,10 +113,10 @@ def _together(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> dict
     """Return the features of the product itself: tiles, waves, overhang, steps and bytes."""
 
     bm, bn, bk, group, sk, warps, stages = (np.maximum(_values(configs, name), 1) for name in _CORE)
-    forms = [form_of(config) for config in configs]
-    ck = np.array([form.cluster_k for form in forms], dtype=np.float64)
-    cluster = np.array([form.cluster[0] * form.cluster[1] for form in forms], dtype=np.float64)
-    swapped = np.array([form.swapped for form in forms], dtype=np.float64)
+    forms = [traits_of(config) for config in configs]
+    ck = np.array([traits.cluster_k for traits in forms], dtype=np.float64)
+    cluster = np.array([traits.cluster[0] * traits.cluster[1] for traits in forms], dtype=np.float64)
+    swapped = np.array([traits.swapped for traits in forms], dtype=np.float64)
     size_a, size_b = element_bytes(problem)
     groups = groups_of(problem)
     rows = problem.M if groups is None else max(1, problem.M // max(1, groups.count))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import numpy as np
 
-from genkern.compile.binary_groups import compiled_of
+from genkern.compile.binary_groups import binary_group
 from genkern.gemm.config import Config
 from genkern.search.guided.learned import Learned
 from genkern.search.guided.model import Prior, learned_of
@@ -59,7 +59,7 @@ class Guided(Strategy):
         self._asked: set[int] = set()
         self._refused = 0
         # Units with configs without a result, and these configs, by the key of their binary.
-        self._under_way: dict[Hashable, tuple[Unit, set[Config]]] = {}
+        self._in_flight: dict[Hashable, tuple[Unit, set[Config]]] = {}
         self._octaves: dict[Config, float] = {}
         self._best, self._gain = math.inf, 0.0
         # Whether nothing was worth asking for when it last chose; whether other values of GROUP_SIZE_M were asked for.
@@ -68,7 +68,7 @@ class Guided(Strategy):
     def ask(self, n: int) -> Sequence[Unit]:
         self._think()
         units = [self._chosen.popleft() for _ in range(min(n, len(self._chosen)))]
-        self._under_way |= {unit.compiled: (unit, set(unit.configs)) for unit in units}
+        self._in_flight |= {unit.compiled: (unit, set(unit.configs)) for unit in units}
         return units
 
     def tell(self, event: Event) -> None:
@@ -87,7 +87,7 @@ class Guided(Strategy):
             self._best = min(self._best, octaves)
 
     def drop(self) -> Sequence[Unit]:
-        if not self._under_way or len(self._octaves) < _FIRST + _KINDS:
+        if not self._in_flight or len(self._octaves) < _FIRST + _KINDS:
             return ()
         self._think()
         if self._is_refined or not self._wants_none:
@@ -95,7 +95,7 @@ class Guided(Strategy):
         gain, least = expected_gain(self._best, *self._posterior.predicted()), math.log2(1.0 + _VAIN)
         vain = [
             unit
-            for unit, waiting in self._under_way.values()
+            for unit, waiting in self._in_flight.values()
             if len(waiting) == len(unit.configs) and all(gain[self._rows.place[config]] < least for config in waiting)
         ]
         for unit in vain:
@@ -107,13 +107,13 @@ class Guided(Strategy):
 
     def _answered(self, configs: Iterable[Config]) -> None:
         for config in configs:
-            if (waits := self._under_way.get(compiled := compiled_of(config))) is not None:
+            if (waits := self._in_flight.get(compiled := binary_group(config))) is not None:
                 waits[1].discard(config)
                 if not waits[1]:
-                    del self._under_way[compiled]
+                    del self._in_flight[compiled]
 
     def _think(self) -> None:
-        if not self._chosen and len(self._under_way) <= _WAITING and not self._is_refined:
+        if not self._chosen and len(self._in_flight) <= _WAITING and not self._is_refined:
             self._chosen.extend(self._next())
 
     def _next(self) -> list[Unit]:
@@ -121,7 +121,7 @@ class Guided(Strategy):
         numbers = self._promising() if self._asked else self._first()
         numbers = numbers[: max(0, self._most - self._tried)]
         self._wants_none = not numbers
-        if numbers or self._under_way:
+        if numbers or self._in_flight:
             self._asked.update(numbers)
             return [self._rows.first_of(number) for number in numbers]
         self._is_refined = True
@@ -174,7 +174,7 @@ class Guided(Strategy):
         more: dict[Hashable, list[Config]] = {}
         for config in sorted(measured, key=self._octaves.__getitem__)[:_REFINED]:
             if others := self._rows.others[self._rows.place[config]]:
-                more.setdefault(compiled_of(config), []).extend(others)
+                more.setdefault(binary_group(config), []).extend(others)
         return [Unit(tuple(configs)) for configs in more.values()]
 
 

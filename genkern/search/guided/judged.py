@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 
 from genkern.errors import ResultsError
-from genkern.file_io import regular
+from genkern.file_io import open_regular
 from genkern.gemm.problem import GemmProblem
 from genkern.search.guided.learned import UNREADABLE
 from genkern.search.guided.model import path_of
@@ -63,7 +63,7 @@ class Judged:
     def read(cls, path: str) -> Judged | None:
         """Read the judgement from a model's file; None if there is none. Raises ResultsError for a damaged file."""
         try:
-            with open(path, "rb", opener=regular) as data, np.load(data, allow_pickle=False) as file:
+            with open(path, "rb", opener=open_regular) as data, np.load(data, allow_pickle=False) as file:
                 if _SHARES not in file:
                     return None
                 shares, kinds = file[_SHARES], file[_KINDS]

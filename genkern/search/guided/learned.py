@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from genkern.errors import ResultsError
-from genkern.file_io import regular
+from genkern.file_io import open_regular
 from genkern.search.guided.network import Network
 from genkern.search.guided.trees import Numbers, Trees
 
@@ -56,7 +56,7 @@ class Learned:
     def read(cls, path: str | Path) -> Learned:
         """Read and validate a model. Raises ResultsError if the file is no valid model."""
         try:
-            with open(path, "rb", opener=regular) as data, np.load(data, allow_pickle=False) as file:
+            with open(path, "rb", opener=open_regular) as data, np.load(data, allow_pickle=False) as file:
                 return cls(Trees.of(file), Network.of(file))
         except UNREADABLE as error:
             raise ResultsError(f"{path}: no model of times ({error}); make one with genkern train") from None

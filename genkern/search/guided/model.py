@@ -17,7 +17,7 @@ from genkern.search.cost_model.variants import variants_octaves
 from genkern.search.guided.features import Numbers, features_of
 from genkern.search.guided.learned import Learned
 from genkern.search.guided.model_rows import Rows
-from genkern.search.guided.specialized_trees import passed
+from genkern.search.guided.specialized_trees import specialized
 from genkern.search.guided.trees import FEW_ROWS, Places
 
 # Environment variable: a file of `genkern train` to use instead of the shipped model of the same architecture.
@@ -72,7 +72,7 @@ class Prior:
                 self.octaves = self.octaves + variants_octaves(configs, self.octaves)
             return
         columns = features_of(problem, configs, gpu)
-        leaves = passed(model.trees, columns).leaves(columns)
+        leaves = specialized(model.trees, columns).leaves(columns)
         self.octaves = model.octaves(columns, model.trees.octaves(leaves))
         self._ends = leaves[::_OF_TREES].copy()
 
@@ -92,7 +92,7 @@ class Prior:
 def predicted_octaves(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, learned: Learned) -> Numbers:
     """Return log2 of the times [configs] by a learned model, up to a constant, for at least one config."""
     columns = features_of(problem, configs, gpu)
-    trees = learned.trees if len(configs) < FEW_ROWS else passed(learned.trees, columns)
+    trees = learned.trees if len(configs) < FEW_ROWS else specialized(learned.trees, columns)
     return learned.octaves(columns, trees.octaves(trees.leaves(columns)))
 
 
@@ -166,7 +166,7 @@ def first_ranked(
         prior = Prior(problem, usual, gpu, learned)
         return [usual[row] for row in np.argsort(prior.octaves, kind="stable")[:most].tolist()]
     columns = features_of(problem, usual, gpu)
-    of_trees = model.trees.octaves(passed(model.trees, columns).leaves(columns))
+    of_trees = model.trees.octaves(specialized(model.trees, columns).leaves(columns))
     preferred = np.flatnonzero(of_trees <= np.sort(of_trees)[:most].max() + _PREFERRED_OCTAVES)
     octaves = model.octaves({name: values[preferred] for name, values in columns.items()}, of_trees[preferred])
     chosen = [together[row] for row in preferred[np.argsort(octaves, kind="stable")[:most]].tolist()]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genkern.gemm.config import Config
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.search.cost_model.predict import BUT_GROUP_SIZE_M, from_usual
 from genkern.search.strategy import Unit, units_of
 
@@ -40,7 +40,7 @@ class Rows:
             for config in each.configs:
                 siblings.setdefault(BUT_GROUP_SIZE_M(config), []).append(config)
             self.of_unit.append(list(range(len(self.configs), len(self.configs) + len(siblings))))
-            stem = kinds.setdefault(form_of(each.configs[0]).stem, len(kinds))
+            stem = kinds.setdefault(traits_of(each.configs[0]).stem, len(kinds))
             for group in siblings.values():
                 usual, *others = sorted(group, key=from_usual) if len(group) > 1 else group
                 self.configs.append(usual)

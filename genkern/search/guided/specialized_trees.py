@@ -10,7 +10,7 @@ import numpy as np
 from genkern.search.guided.trees import Numbers, Trees, matrix_of
 
 
-def passed(trees: Trees, columns: Mapping[str, Numbers]) -> Trees:
+def specialized(trees: Trees, columns: Mapping[str, Numbers]) -> Trees:
     """Return trees without the splits by features that are equal in all rows.
 
     These rows end in the same leaves as before, after fewer steps. `columns` are as in `Trees.leaves`.

@@ -12,8 +12,8 @@ from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of
-from genkern.kernels.contract.cost import Turn
+from genkern.kernels.catalogue import traits_of
+from genkern.kernels.contract.cost import TileWave
 from genkern.kernels.contract.gluon_tile import TURNED_BOX, turned
 from genkern.kernels.families.limits import tma_output_limit
 from genkern.space.rules.tiles import covering_block, tiles
@@ -42,14 +42,14 @@ def cute_rows(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     genkern: as wgmma_rows. Upright families have the 64 rows of wgmma along M. The tcgen05 family has no swapped form
     for few rows, so its tiles of 64 rows (128 for two programs) are kept.
     """
-    turn = form_of(configs).cost.turn
-    if turn is None:
+    tile_wave = traits_of(configs).cost.tile_wave
+    if tile_wave is None:
         return False
-    along, _ = turn.sides(problem.M, problem.N)
-    rows, _ = turn.sides(configs.BLOCK_SIZE_M, configs.BLOCK_SIZE_N)
-    if turn.swaps_for_few and problem.M <= _FEW_ROWS:
+    along, _ = tile_wave.sides(problem.M, problem.N)
+    rows, _ = tile_wave.sides(configs.BLOCK_SIZE_M, configs.BLOCK_SIZE_N)
+    if tile_wave.swaps_for_few and problem.M <= _FEW_ROWS:
         return True
-    return max(64 * turn.programs_of_tile, covering_block(along)) < rows
+    return max(64 * tile_wave.programs_of_tile, covering_block(along)) < rows
 
 
 def cute_width(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
@@ -58,12 +58,12 @@ def cute_width(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     genkern: columns beyond the dimension are multiplied in vain. For the smallest dimensions the smallest width of the
     space is kept.
     """
-    turn = form_of(configs).cost.turn
-    if turn is None:
+    tile_wave = traits_of(configs).cost.tile_wave
+    if tile_wave is None:
         return False
-    _, along = turn.sides(problem.M, problem.N)
-    _, width = turn.sides(configs.BLOCK_SIZE_M, configs.BLOCK_SIZE_N)
-    return max(_NARROW[turn.swapped], _rounded(along, turn.width_step)) < width
+    _, along = tile_wave.sides(problem.M, problem.N)
+    _, width = tile_wave.sides(configs.BLOCK_SIZE_M, configs.BLOCK_SIZE_N)
+    return max(_NARROW[tile_wave.swapped], _rounded(along, tile_wave.width_step)) < width
 
 
 def cute_tile_small(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
@@ -71,12 +71,12 @@ def cute_tile_small(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mas
 
     genkern: as wgmma_tile_small. Fewer and larger tiles read less, and divide among the SMs just as well.
     """
-    turn = form_of(configs).cost.turn
-    if turn is None:
+    tile_wave = traits_of(configs).cost.tile_wave
+    if tile_wave is None:
         return False
     elements = configs.BLOCK_SIZE_M * configs.BLOCK_SIZE_N
-    is_small = elements < _SQUARE_TILE * turn.programs_of_tile
-    return is_small & (tiles(problem, configs) * turn.programs_of_tile > _MANY_WAVES * gpu.compute_units)
+    is_small = elements < _SQUARE_TILE * tile_wave.programs_of_tile
+    return is_small & (tiles(problem, configs) * tile_wave.programs_of_tile > _MANY_WAVES * gpu.compute_units)
 
 
 def cute_stages(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
@@ -84,11 +84,11 @@ def cute_stages(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
 
     genkern: stages hide the latency of memory, and a program that has its SM alone has no other use for shared memory.
     """
-    form = form_of(configs)
-    if form.cost.turn is None or form.stages is None:
+    traits = traits_of(configs)
+    if traits.cost.tile_wave is None or traits.stages is None:
         return False
     has_room = configs.num_stages < _DEEP_RING
-    for refused, _ in form.stages(problem, configs.having(num_stages=configs.num_stages + 1), gpu):
+    for refused, _ in traits.stages(problem, configs.having(num_stages=configs.num_stages + 1), gpu):
         has_room = has_room & negated(refused)
     return has_room
 
@@ -101,13 +101,15 @@ def cute_wave(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     of 4x2 for 2984x184x4792). cuBLASLt also uses 128x160 for 3456x624x640 and 256x96 for 288x9312x424, which are 110
     and 111 tiles for 132 SMs, so a fifth may be idle.
     """
-    turn = form_of(configs).cost.turn
-    if turn is None:
+    tile_wave = traits_of(configs).cost.tile_wave
+    if tile_wave is None:
         return False
-    _, along = turn.sides(problem.M, problem.N)
-    height, width = turn.sides(configs.BLOCK_SIZE_M, configs.BLOCK_SIZE_N)
-    is_usual = (height & (height - 1) == 0) & _is_usual_width(turn, width, along)
-    fills = _turns(problem, configs) >= _LEAST_FILL * _waves(problem, configs, gpu) * turn.at_once(gpu.compute_units)
+    _, along = tile_wave.sides(problem.M, problem.N)
+    height, width = tile_wave.sides(configs.BLOCK_SIZE_M, configs.BLOCK_SIZE_N)
+    is_usual = (height & (height - 1) == 0) & _is_usual_width(tile_wave, width, along)
+    fills = _turns(problem, configs) >= _LEAST_FILL * _waves(problem, configs, gpu) * tile_wave.at_once(
+        gpu.compute_units
+    )
     return negated(is_usual | fills)
 
 
@@ -120,30 +122,30 @@ def cute_fitted(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     L2: on an H200, 3456x624x640 NT took 10.0 us with width 136 and 8.2 with 160; in another run 7.8 with 160 and 7.6
     with 144.
     """
-    turn = form_of(configs).cost.turn
-    if turn is None:
+    tile_wave = traits_of(configs).cost.tile_wave
+    if tile_wave is None:
         return False
-    _, along = turn.sides(problem.M, problem.N)
-    height, width = turn.sides(configs.BLOCK_SIZE_M, configs.BLOCK_SIZE_N)
-    step: Column = turn.width_step
-    if turned(problem, turn.swapped)[1]:
+    _, along = tile_wave.sides(problem.M, problem.N)
+    height, width = tile_wave.sides(configs.BLOCK_SIZE_M, configs.BLOCK_SIZE_N)
+    step: Column = tile_wave.width_step
+    if turned(problem, tile_wave.swapped)[1]:
         # Rows of such an operand are as long as this side of C, so no tile starts at a better alignment than the rows.
         step = most(step, least(min(TURNED_BOX, along & -along), width & -width))
     # No tile is narrower than a step; the number keeps the formula below defined.
-    narrower = turn.sides(height, most(1, width - step))
+    narrower = tile_wave.sides(height, most(1, width - step))
     as_many_waves = _waves(problem, configs, gpu, narrower) == _waves(problem, configs, gpu)
-    return negated(_is_usual_width(turn, width, along)) & (width > step) & as_many_waves
+    return negated(_is_usual_width(tile_wave, width, along)) & (width > step) & as_many_waves
 
 
-def _is_usual_width(turn: Turn, width: Column, along: int) -> Mask:
+def _is_usual_width(tile_wave: TileWave, width: Column, along: int) -> Mask:
     """Return whether a width is a power of two, or the smallest one with which a cluster covers this side of C."""
-    return (width & (width - 1) == 0) | (width == _covering(turn, along))
+    return (width & (width - 1) == 0) | (width == _covering(tile_wave, along))
 
 
-def _covering(turn: Turn, along: int) -> int:
+def _covering(tile_wave: TileWave, along: int) -> int:
     """Return the smallest width with which the tiles of one cluster cover this side of C."""
-    _, beside = turn.sides(turn.tiles_m, turn.tiles_n)
-    return _rounded(-(-along // beside), turn.width_step)
+    _, beside = tile_wave.sides(tile_wave.tiles_m, tile_wave.tiles_n)
+    return _rounded(-(-along // beside), tile_wave.width_step)
 
 
 def _turns(problem: GemmProblem, configs: ConfigTable, tile: tuple[Column, Column] | None = None) -> Column:
@@ -151,17 +153,17 @@ def _turns(problem: GemmProblem, configs: ConfigTable, tile: tuple[Column, Colum
 
     `tile` replaces BLOCK_SIZE_M and BLOCK_SIZE_N.
     """
-    turn = form_of(configs).cost.turn
-    assert turn is not None
+    tile_wave = traits_of(configs).cost.tile_wave
+    assert tile_wave is not None
     block_m, block_n = tile or (configs.BLOCK_SIZE_M, configs.BLOCK_SIZE_N)
-    turns = -(-problem.M // (block_m * turn.tiles_m)) * -(-problem.N // (block_n * turn.tiles_n))
+    turns = -(-problem.M // (block_m * tile_wave.tiles_m)) * -(-problem.N // (block_n * tile_wave.tiles_n))
     return problem.batch * configs.SPLIT_K * turns
 
 
 def _waves(problem: GemmProblem, configs: ConfigTable, gpu: Gpu, tile: tuple[Column, Column] | None = None) -> Column:
-    turn = form_of(configs).cost.turn
-    assert turn is not None
-    return -(-_turns(problem, configs, tile) // turn.at_once(gpu.compute_units))
+    tile_wave = traits_of(configs).cost.tile_wave
+    assert tile_wave is not None
+    return -(-_turns(problem, configs, tile) // tile_wave.at_once(gpu.compute_units))
 
 
 def cute_cluster_empty(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
@@ -169,11 +171,11 @@ def cute_cluster_empty(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> 
 
     genkern: its other programs would load and multiply padding beyond C.
     """
-    turn = form_of(configs).cost.turn
-    if turn is None:
+    tile_wave = traits_of(configs).cost.tile_wave
+    if tile_wave is None:
         return False
     along_m, along_n = -(-problem.M // configs.BLOCK_SIZE_M), -(-problem.N // configs.BLOCK_SIZE_N)
-    return (turn.tiles_m > along_m) | (turn.tiles_n > along_n)
+    return (tile_wave.tiles_m > along_m) | (tile_wave.tiles_n > along_n)
 
 
 def _rounded(size: int, step: int) -> int:
@@ -187,8 +189,8 @@ def cute_large_cluster(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> 
     a TMA box needs two lines of L2 instead of one, or if there is only one wave (100x6144x8192 on an H200: 29.6 us with
     120 tiles in clusters of eight, 31.5 without clusters).
     """
-    turn = form_of(configs).cost.turn
-    if turn is None or turn.programs < _LARGE_CLUSTER:
+    tile_wave = traits_of(configs).cost.tile_wave
+    if tile_wave is None or tile_wave.programs < _LARGE_CLUSTER:
         return False
     pitches = (problem.K if problem.row_major_a else problem.M, problem.N if problem.row_major_b else problem.K)
     sizes = DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes
@@ -201,7 +203,7 @@ def cute_parts(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
 
     genkern: splits give work to idle SMs. A shorter part ends before its ring is full.
     """
-    if form_of(configs).cost.turn is None:
+    if traits_of(configs).cost.tile_wave is None:
         return False
     short = configs.SPLIT_K * _LEAST_PART_BLOCKS * configs.BLOCK_SIZE_K > problem.K
     return (configs.SPLIT_K != 1) & (short | (_waves(problem, configs, gpu) > 1))
@@ -213,7 +215,7 @@ def cute_direct(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     genkern: direct stores write 4 bytes of each of 8 rows at a time. NVIDIA's guide tries both ways (use_tma_store).
     Sums of a split K can be stored only from registers.
     """
-    turn = form_of(configs).cost.turn
-    if turn is None or turn.tma_store or tma_output_limit(problem):
+    tile_wave = traits_of(configs).cost.tile_wave
+    if tile_wave is None or tile_wave.tma_store or tma_output_limit(problem):
         return False
-    return DTYPES[problem.dtype_c].size_bytes in turn.tma_stores and configs.SPLIT_K == 1
+    return DTYPES[problem.dtype_c].size_bytes in tile_wave.tma_stores and configs.SPLIT_K == 1

@@ -14,7 +14,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.triton_release import triton_release
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.ops.op import columns_of_b, element_bytes, operands_of
 from genkern.space.rules.tiles import covering_block
 
@@ -30,7 +30,7 @@ _WEIGHTS_BOUND_M = 128
 
 def _warpgroup_mma(configs: ConfigTable) -> Mask:
     """Return whether Triton uses wgmma (sm_90) or tcgen05 (sm_100): for 64 rows and whole groups of 4 warps."""
-    rows = configs.BLOCK_SIZE_N if form_of(configs).swapped else configs.BLOCK_SIZE_M
+    rows = configs.BLOCK_SIZE_N if traits_of(configs).swapped else configs.BLOCK_SIZE_M
     return (rows >= 64) & (configs.num_warps % 4 == 0)
 
 
@@ -38,9 +38,9 @@ def _shared_bytes(problem: GemmProblem, configs: ConfigTable, buffers: Column) -
     size_a, size_b = element_bytes(problem)
     a = configs.BLOCK_SIZE_M * configs.BLOCK_SIZE_K * size_a
     b = configs.BLOCK_SIZE_N * configs.BLOCK_SIZE_K * size_b * columns_of_b(problem)
-    form = form_of(configs)
-    if not form.stores_tma:
-        return (a + b) * buffers + (_BARRIER_BYTES if form.uses_tma else 0)
+    traits = traits_of(configs)
+    if not traits.stores_tma:
+        return (a + b) * buffers + (_BARRIER_BYTES if traits.uses_tma else 0)
     c = configs.BLOCK_SIZE_M * configs.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
     between_groups = _GROUP_BARRIER_BYTES * configs.num_stages if configs.specialized else 0
     return (a + b) * buffers + c + _BARRIER_BYTES + between_groups

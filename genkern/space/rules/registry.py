@@ -15,8 +15,8 @@ from genkern.gemm.columns import Mask, mapped
 from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of
-from genkern.kernels.contract.traits import Form
+from genkern.kernels.catalogue import traits_of
+from genkern.kernels.contract.traits import KernelTraits
 from genkern.ops.op import groups_of
 from genkern.space.rules import amd, cute, families, nvidia, small_m, splits, tiles, tune_gemm, wgmma
 from genkern.space.rules.sum_order import order_of, other_order
@@ -38,7 +38,7 @@ def group_m_redundant(group_sizes: Sequence[int]) -> Rule:
         for rows in groups walk from group to group; for them the number of tiles along M is one that few groups exceed.
         """
         smaller, rows = mapped(next_smaller, configs.GROUP_SIZE_M), tiles_m(problem, configs)
-        if form_of(configs).in_ring and (groups := groups_of(problem)) is not None:
+        if traits_of(configs).in_ring and (groups := groups_of(problem)) is not None:
             rows = -(-groups.usual_rows(problem.M) // configs.BLOCK_SIZE_M)
         return (smaller > 0) & (smaller >= rows)
 
@@ -150,9 +150,9 @@ _STEM_OF = {
 }
 
 
-def is_for(name: str, form: Form) -> bool:
+def is_for(name: str, traits: KernelTraits) -> bool:
     """Return whether the rule of this name applies to configs of this form."""
-    return _STEM_OF.get(name, form.stem) == form.stem
+    return _STEM_OF.get(name, traits.stem) == traits.stem
 
 
 def rule_for(name: str, group_sizes: Sequence[int]) -> Rule:

@@ -12,7 +12,7 @@ from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.kernels.families.small_m import WARP_K, rows_of_warp
 from genkern.ops.op import element_bytes
 from genkern.space.rules.tiles import covering_block
@@ -50,7 +50,7 @@ def dot_for_one_row(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mas
     and at most 28 times N), and took second place in all but one. All other sizes, 8-bit and 32-bit types, B contiguous
     along N, and a K that is not whole pieces of 16 bytes keep all families.
     """
-    if not form_of(configs).uses_dot or problem.M != 1 or problem.row_major_b:
+    if not traits_of(configs).uses_dot or problem.M != 1 or problem.row_major_b:
         return False
     least_k, most_k = _ONE_ROW_K
     measured = problem.N >= _ONE_ROW_LEAST_N and least_k <= problem.K <= min(most_k, _ONE_ROW_K_PER_COLUMN * problem.N)
@@ -90,7 +90,7 @@ def skinny_dot_stages(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> M
     genkern: the weights in flight wait in registers, and so does A of the next step, two registers per row. More
     registers spill (Triton 3.6.0).
     """
-    if form_of(configs).reads != "registers":
+    if traits_of(configs).reads != "registers":
         return False
     waiting = _step_bytes(problem, configs) * (configs.num_stages + 1)
     too_many = (configs.BLOCK_SIZE_M > _SKINNY_DOT_WAITING_ROWS) | (waiting > _SKINNY_DOT_WAITING_BYTES)
@@ -141,7 +141,7 @@ def swapped_large_m(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mas
     (H200). More than two tiles along M read the weights too often. Blocks go up to the next power of two of their
     dimension; 16 for M, 64 for N and 32 for K are always kept.
     """
-    if not form_of(configs).swapped:
+    if not traits_of(configs).swapped:
         return False
     return (
         (problem.M > _SWAPPED_M)
@@ -159,7 +159,7 @@ def swapped_instruction(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) ->
     AMD's instructions have at least 16 columns: for 8, Triton uses mfma_4x4x4 on CDNA and no matrix instruction on
     gfx12 (3.6, 3.7).
     """
-    if not form_of(configs).swapped:
+    if not traits_of(configs).swapped:
         return False
     return (
         (configs.BLOCK_SIZE_M < gpu.has.matrix_columns_min)

@@ -11,7 +11,7 @@ from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of, sides, together
+from genkern.kernels.catalogue import sides, together, traits_of
 from genkern.kernels.contract.gluon_tile import STORED, buffer_bytes, landing_bytes, scale_bytes, turned
 from genkern.kernels.families.limits import units_in_clusters
 from genkern.ops.accumulate import promotes_products
@@ -54,7 +54,7 @@ def _sized(problem: GemmProblem, configs: ConfigTable) -> tuple[int, int]:
     """
     groups = groups_of(problem)
     rows = problem.M if groups is None else groups.usual_rows(problem.M)
-    return (problem.N, rows) if form_of(configs).swapped else (rows, problem.N)
+    return (problem.N, rows) if traits_of(configs).swapped else (rows, problem.N)
 
 
 def _covers(problem: GemmProblem, configs: ConfigTable) -> Mask:
@@ -65,7 +65,7 @@ def _covers(problem: GemmProblem, configs: ConfigTable) -> Mask:
 def _cuts_evenly(problem: GemmProblem, configs: ConfigTable) -> Mask:
     """Return whether the tile's width is the smallest one that cuts its dimension into this number of tiles."""
     _, width = sides(configs)
-    step = form_of(configs).sides.width_step
+    step = traits_of(configs).sides.width_step
     along = _sized(problem, configs)[1]
     return width == -(-along // -(-along // width) // step) * step
 
@@ -76,11 +76,11 @@ def wgmma_rows(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     genkern: tiles of 64 rows are kept, except upright tiles for at most 32 rows of A: the tensor cores are idle anyway
     then, and the swapped form wastes less.
     """
-    if not form_of(configs).in_ring:
+    if not traits_of(configs).in_ring:
         return False
     rows, _ = sides(configs)
     along, _ = _sized(problem, configs)
-    return (rows > max(64, covering_block(along))) | (not form_of(configs).swapped and along <= 32)
+    return (rows > max(64, covering_block(along))) | (not traits_of(configs).swapped and along <= 32)
 
 
 def wgmma_width(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
@@ -88,10 +88,10 @@ def wgmma_width(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
 
     genkern: the columns beyond the dimension are multiplied in vain. Widths of up to two steps are always kept.
     """
-    if not form_of(configs).in_ring:
+    if not traits_of(configs).in_ring:
         return False
     _, width = sides(configs)
-    step = form_of(configs).sides.width_step
+    step = traits_of(configs).sides.width_step
     return width > max(2 * step, -(-_sized(problem, configs)[1] // step) * step)
 
 
@@ -101,7 +101,7 @@ def wgmma_tile_small(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Ma
     genkern: fewer and larger tiles read less, and divide among the SMs just as well (H200: no winner of 88 sizes was
     smaller). Tiles that have all rows of a group already read each weight only once.
     """
-    if not form_of(configs).in_ring:
+    if not traits_of(configs).in_ring:
         return False
     is_small = configs.BLOCK_SIZE_M * configs.BLOCK_SIZE_N < _SQUARE_TILE
     if (groups := groups_of(problem)) is not None:
@@ -117,13 +117,13 @@ def wgmma_accumulators(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> 
     promoted, a thread holds the products of 64 rows besides the sums. In a swapped tile with scales it also holds two
     scales for every eight columns; accumulators, products and scales together may be up to 232.
     """
-    if not form_of(configs).in_ring:
+    if not traits_of(configs).in_ring:
         return False
     each = configs.BLOCK_SIZE_M * configs.BLOCK_SIZE_N / (32 * configs.num_warps)
     _, width = sides(configs)
     scaled = get_op(problem.op).promoted(problem)
     beside = width / 2 if scaled or promotes_products(problem, gpu.arch) else 0
-    scales = width / 4 if scaled and form_of(configs).swapped else 0
+    scales = width / 4 if scaled and traits_of(configs).swapped else 0
     too_many = (each + beside > 200) | (each + beside + scales > 232)
     return too_many | ((each < 16) & negated(_covers(problem, configs)))
 
@@ -137,17 +137,17 @@ def wgmma_shared_memory(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) ->
     time: 16.3 us instead of 12.9 at 256x7168x2048). In addition to the ring there are a buffer for C and, in a cluster,
     the sums of other programs.
     """
-    if not form_of(configs).in_ring:
+    if not traits_of(configs).in_ring:
         return False
     rows, width = sides(configs)
-    swapped = form_of(configs).swapped
+    swapped = traits_of(configs).swapped
     buffer = buffer_bytes(rows, width, turned(problem, swapped)[1])
     if (op := get_op(problem.op)).promoted(problem):
         buffer += scale_bytes(rows, width, swapped, op.shared_scale(problem)[1])
     # Programs with tiles side by side need not have room for all of C.
-    held = width if form_of(configs).cluster == (1, 1) else 2 * STORED[-1] + width % STORED[-1]
+    held = width if traits_of(configs).cluster == (1, 1) else 2 * STORED[-1] + width % STORED[-1]
     c_bytes = rows * least(width, held) * DTYPES[problem.dtype_c].size_bytes
-    others = landing_bytes(rows, width, form_of(configs).cluster_k)
+    others = landing_bytes(rows, width, traits_of(configs).cluster_k)
     fit = (gpu.shared_bytes_per_block - c_bytes - others - _BARRIER_BYTES - _SLACK_BYTES) // buffer
     at_once = most(1, together(configs, _element_bytes(problem)))
     deepest = least(fit, _DEEP_RING) // at_once
@@ -161,7 +161,7 @@ def wgmma_together(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask
     genkern: buffers are filled together so that neighbouring memory is requested at the same time. That matters if
     nearly all of a call is reading weights (H200: 3 % at 3x10240x7168, 4 % at 64x6144x4096).
     """
-    if not form_of(configs).in_ring:
+    if not traits_of(configs).in_ring:
         return False
     return (together(configs, _element_bytes(problem)) > 1) & negated(_covers(problem, configs))
 
@@ -171,7 +171,7 @@ def width_fills_nothing(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) ->
 
     genkern: such widths exist to cut C so that it fits the SMs, or to just cover a dimension.
     """
-    if not form_of(configs).in_ring:
+    if not traits_of(configs).in_ring:
         return False
     _, width = sides(configs)
     count = tiles(problem, configs)
@@ -191,7 +191,7 @@ def cluster_shares(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask
     clusters, whose programs have different K-blocks (H200, 64x1280x8192, 80 programs: 13.8 us with two for each tile of
     32x64, 9.6 with four for each of 64x64).
     """
-    if (cluster := form_of(configs).cluster_k) == 1:
+    if (cluster := traits_of(configs).cluster_k) == 1:
         return False
     programs = tiles(problem, configs) * cluster
     cuts_well = (
@@ -212,7 +212,7 @@ def neighbours_share_nothing(problem: GemmProblem, configs: ConfigTable, gpu: Gp
     genkern: for other rows a TMA box requests two lines of L2 instead of one, and the path into the SMs is the limit.
     For rows at 128 bytes, L2 serves neighbouring programs together anyway (H200).
     """
-    along_m, along_n = form_of(configs).cluster
+    along_m, along_n = traits_of(configs).cluster
     if along_m * along_n == 1:
         return False
     pitches = (problem.K if problem.row_major_a else problem.M, problem.N if problem.row_major_b else problem.K)
@@ -229,7 +229,7 @@ def wgmma_shares(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     helps if such tiles exist, leave over 10 % of their wave idle, follow at most four full waves, and keep 85 % of the
     SMs busy when shared. Once every SM has a share, a larger SPLIT_K changes nothing.
     """
-    if not form_of(configs).in_ring:
+    if not traits_of(configs).in_ring:
         return False
     units, split_k = gpu.compute_units, configs.SPLIT_K
     whole, rest = divmod(tiles(problem, configs), units)

@@ -27,7 +27,7 @@ _MOST_PARTS = 64
 def reference_of(problem: GemmProblem, order: str, gpu: Gpu) -> Config | None:
     """Return a legal config that has the order: its only one, or one of the family `tiled`; None if there is none."""
     named = alone(order)
-    configs = _plainest(_parts(order)) if named is None else [named.having(SPLIT_K=_parts(order))]
+    configs = _plainest(_parts(order)) if named is None else [named.with_values(SPLIT_K=_parts(order))]
     for config in configs:
         if sums_of(problem, config, gpu.arch) == order and not legal(problem, config, gpu):
             return config

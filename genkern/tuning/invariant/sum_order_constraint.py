@@ -19,7 +19,7 @@ _MOST_ORDERS = 8
 
 
 @dataclass(frozen=True)
-class Orders:
+class SumOrderConstraint:
     """The orders of sums that winners must have.
 
     asked: the order of each problem's winner, as `sums_of` writes it; other problems may have any order
@@ -27,44 +27,44 @@ class Orders:
     found: the best known config of the order, by problem
     """
 
-    asked: Mapping[GemmProblem, str] = field(default_factory=dict)
-    decided: frozenset[GemmProblem] = frozenset()
-    found: Mapping[GemmProblem, Config] = field(default_factory=dict)
+    required: Mapping[GemmProblem, str] = field(default_factory=dict)
+    settled: frozenset[GemmProblem] = frozenset()
+    best_known: Mapping[GemmProblem, Config] = field(default_factory=dict)
 
     def space_of(self, problem: GemmProblem, space: Space) -> Space:
         """Return the part of `space` that is searched for the problem."""
-        if problem in self.decided:
+        if problem in self.settled:
             return replace(space, families=())
-        return space.of_order(self.asked[problem]) if problem in self.asked else space
+        return space.of_order(self.required[problem]) if problem in self.required else space
 
-    def besides(self, problem: GemmProblem, gpu: Gpu) -> list[Config]:
+    def required_configs(self, problem: GemmProblem, gpu: Gpu) -> list[Config]:
         """Return the configs that are always measured: the order's reference, and the best known config."""
-        if (order := self.asked.get(problem)) is None:
+        if (order := self.required.get(problem)) is None:
             return []
-        known = (self.found.get(problem), reference_of(problem, order, gpu))
+        known = (self.best_known.get(problem), reference_of(problem, order, gpu))
         return list(dict.fromkeys(config for config in known if config is not None))
 
     def may_win(self, problem: GemmProblem, name: str, arch: str) -> bool:
         """Return whether a config has the required order."""
-        order = self.asked.get(problem)
+        order = self.required.get(problem)
         return order is None or sums_of(problem, Config.parse(name), arch) == order
 
     def reference(self, problem: GemmProblem, name: str, ready: Mapping[str, Candidate], gpu: Gpu) -> Candidate | None:
         """Return the reference to compare a config with; None if it was not compiled or is the config itself."""
-        config = reference_of(problem, self.asked.get(problem, ""), gpu)
+        config = reference_of(problem, self.required.get(problem, ""), gpu)
         return None if config is None or config.name == name else ready.get(config.name)
 
     def calls(
         self, problem: GemmProblem, calls: Sequence[Measurement], sums: Mapping[str, str]
     ) -> Sequence[Measurement]:
         """Return the library calls; if an order is required, the calls that may win come first."""
-        if problem not in self.asked:
+        if problem not in self.required:
             return calls
         return sorted(calls, key=lambda call: not self.may_win_call(problem, call.config, sums))
 
     def fastest(self, problem: GemmProblem, calls: Sequence[Measurement]) -> Measurement | None:
         """Return the fastest library call if an order is required, since `calls` may then prefer a slower one."""
-        return calls[0] if problem in self.asked and calls else None
+        return calls[0] if problem in self.required and calls else None
 
     def may_win_call(self, problem: GemmProblem, name: str, sums: Mapping[str, str]) -> bool:
         """Return whether a library call may win: always if no order of sums is required. Otherwise genkern must be able
@@ -72,11 +72,11 @@ class Orders:
 
         PyTorch's own call may not win: PyTorch chooses the kernel at each call, so its order may change.
         """
-        order = self.asked.get(problem)
+        order = self.required.get(problem)
         return order is None or (is_found_again(name) and sums.get(name) == order)
 
 
-ANY_ORDER = Orders()
+ANY_ORDER = SumOrderConstraint()
 
 
 def fastest_by_order(

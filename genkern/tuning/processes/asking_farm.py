@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Hashable, Sequence
 
 from genkern.compile.cache import Failure
-from genkern.compile.compile_queue import Tell
+from genkern.compile.compile_queue import ResultCallback
 from genkern.compile.compiler import CompileJob
 from genkern.compile.farm import Farm, FarmClosedError
 from genkern.gemm.records import Binary
@@ -29,7 +29,7 @@ class AskingFarm(Farm):
         # key, by the owner's number; it is None once the parent has ended.
         self._numbers: dict[Hashable, int] = {}
         self._next_numbers = itertools.count()
-        self._tells: dict[int, dict[str, Tell]] | None = {}
+        self._tells: dict[int, dict[str, ResultCallback]] | None = {}
 
     def has_jobs(self, jobs: int) -> None:
         """Set the number of kernels that the parent compiles at a time."""
@@ -38,7 +38,7 @@ class AskingFarm(Farm):
     def claim(self, keys: Collection[str]) -> None:
         self._send("claim", tuple(keys))
 
-    def order(self, owner: Hashable, jobs: Sequence[tuple[int, CompileJob]], tell: Tell) -> None:
+    def order(self, owner: Hashable, jobs: Sequence[tuple[int, CompileJob]], tell: ResultCallback) -> None:
         with self._asking:
             if self._tells is not None:
                 number = self._number(owner)
@@ -48,9 +48,9 @@ class AskingFarm(Farm):
         for _, job in jobs:
             tell(job.key, NoFarmError())
 
-    def stand(self, owner: Hashable, *, behind: bool) -> None:
+    def set_background(self, owner: Hashable, *, background: bool) -> None:
         with self._asking:
-            self._send("stand", self._number(owner), behind)
+            self._send("stand", self._number(owner), background)
 
     def drop(self, owner: Hashable, keys: Collection[str] | None = None) -> None:
         with self._asking:

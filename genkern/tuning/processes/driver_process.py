@@ -171,7 +171,7 @@ class DriverProcess:
         if kind == "order":
             farm.order(who, values[0], functools.partial(self._compiled, owner))
         elif kind == "stand":
-            farm.stand(who, behind=values[0])
+            farm.set_background(who, background=values[0])
             (self._behind.add if values[0] else self._behind.discard)(owner)
         else:
             farm.drop(who, values[0])
@@ -290,8 +290,8 @@ class _Driver:
         self._flushing = threading.Lock()
         self._counted = _Counted()
         self._said: tuple[Any, ...] = ()
-        self._farm = AskingFarm(tuner.workshop.farm, self._send)
-        tuner.workshop.farm = self._farm
+        self._farm = AskingFarm(tuner.build_environment.farm, self._send)
+        tuner.build_environment.farm = self._farm
         self._tuner = replace(tuner, journal=self._journal, progress=self._counted)
 
     def serve(self, condensed: Condensed) -> None:
@@ -334,7 +334,7 @@ class _Driver:
                 else:
                     self._tuner.forget(problem)
         except (EOFError, OSError):
-            # Threads that wait for a compile must return, since closing a bench waits for them.
+            # Threads that wait for a compile must return, since closing a builder waits for them.
             self._farm.lose()
             # Sent repeatedly: a signal just before the main thread goes to sleep does not wake it.
             for _ in range(int(_END_S / _SIGNAL_S)):

@@ -20,7 +20,7 @@ from benchmarks.checking.mutant_cases import Case, kinds_of, mutated, sound
 from benchmarks.checking.mutants import Verdicts, key_lines, last_line, report
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import CUTE, FAMILIES, form_of
+from genkern.kernels.catalogue import CUTE, FAMILIES, traits_of
 from genkern.kernels.generate import generate
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -79,7 +79,7 @@ def test_faults_have_room_to_show(made: list[Case]) -> None:
     a split is long enough for the check to tell fast sums, and of a tile that wgmma takes, where the family has one.
     """
     for case in made:
-        problem, config, cluster_k = case.problem, case.config, form_of(case.config).cluster_k
+        problem, config, cluster_k = case.problem, case.config, traits_of(case.config).cluster_k
         blocks = -(-problem.K // config.BLOCK_SIZE_K)
         if case.fault == "nobody waits for a free buffer":
             assert blocks // (cluster_k * config.SPLIT_K) >= 2 * config.num_stages, case.config.name

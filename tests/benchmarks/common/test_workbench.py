@@ -58,7 +58,7 @@ def test_a_contender_with_a_wrong_result_is_left_out(
         operands_of=lambda copy: {"c": c},
         module=SimpleNamespace(reference=lambda operands: product),
     )
-    bench = workbench.Bench(GemmProblem(4, 64, 64), gemm, {}, None, None)  # type: ignore[arg-type]
+    builder = workbench.Bench(GemmProblem(4, 64, 64), gemm, {}, None, None)  # type: ignore[arg-type]
     wrong = product.clone()
     wrong[1, 2] += 1
 
@@ -71,7 +71,7 @@ def test_a_contender_with_a_wrong_result_is_left_out(
         "one row": lambda copy: c[:3].copy_(product[:3]),
         "fails": fails,
     }
-    assert list(bench.agreeing(calls)) == ["rounded"]
+    assert list(builder.agreeing(calls)) == ["rounded"]
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("4x64x64 wrong: computes something else: a row is off by 0.")
     assert said[1:] == [

@@ -67,7 +67,7 @@ def test_command_reads_every_form(tmp_path: Path, capsys: pytest.CaptureFixture[
     winners = [
         Result(
             GemmProblem(64 + i, 4096, 4096),
-            made(stem, max(16, form.sides.least_m), 64, 64),
+            made(stem, max(16, traits.sides.least_m), 64, 64),
             duration_us=9.0 + i,
             spread_us=0.1,
             samples=15,
@@ -75,7 +75,7 @@ def test_command_reads_every_form(tmp_path: Path, capsys: pytest.CaptureFixture[
             arch="sm_90",
             device="NVIDIA H200",
         )
-        for i, (stem, form) in enumerate(FORMS.items())
+        for i, (stem, traits) in enumerate(FORMS.items())
     ]
     write_results(str(tmp_path / "results.yaml"), winners)
     roofline.main([str(tmp_path / "results.yaml")])

@@ -64,8 +64,8 @@ def test_what_a_config_does_not_say_is_no_distance() -> None:
     wanted = Wanted(("cute_wgmma",), (128, 256, None), None, None, "2x1", "ping_pong", 0)
     config = Config("cute_wgmma", 128, 256, 64, num_warps=8, num_stages=4, schedule="ping_pong", cluster="2x1")
     assert wanted.distance(config) == 0
-    assert wanted.distance(config.having(SPLIT_K=2)) == 1
-    assert wanted.distance(config.having(schedule="cooperative", cluster="1x2", swapped=1)) == 3
+    assert wanted.distance(config.with_values(SPLIT_K=2)) == 1
+    assert wanted.distance(config.with_values(schedule="cooperative", cluster="1x2", swapped=1)) == 3
 
 
 def test_nv_matmul_heuristics_is_asked_for_the_size(monkeypatch: pytest.MonkeyPatch) -> None:

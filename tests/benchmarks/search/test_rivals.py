@@ -34,7 +34,7 @@ from genkern.search.guided.learned import Learned
 from genkern.search.guided.trees import Trees
 from genkern.search.strategies import chosen_strategy
 from genkern.search.strategy import Strategy, Task, Unit
-from genkern.tuning.simulation import simulated
+from genkern.tuning.simulation import simulate
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_a_curve_stays_where_it_ends() -> None:
 
 def test_losses_are_those_of_genkern_replay(recorded: RecordedProblem) -> None:
     """The last loss of a strategy is that of genkern replay."""
-    found = simulated(chosen_strategy("exhaustive"), recorded, jobs=1, at_a_time=1)
+    found = simulate(chosen_strategy("exhaustive"), recorded, jobs=1, at_a_time=1)
     assert found.loss == losses_of(found, recorded).losses[-1] == 0.0
     assert len(losses_of(found, recorded).losses) == len(recorded.units)
 

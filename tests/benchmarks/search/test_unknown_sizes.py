@@ -6,11 +6,11 @@ import pytest
 from recorded_runs import journal
 
 from benchmarks.search.unknown_sizes import HEAD, STRATEGIES, cases, row, searched
-from genkern.recorded.assumed_costs import charges_of
+from genkern.recorded.assumed_costs import assumed_costs_of
 from genkern.recorded.load import recorded_problems
 from genkern.recorded.problem import RecordedProblem
 from genkern.search.strategies import chosen_strategy
-from genkern.tuning.simulation import simulated
+from genkern.tuning.simulation import simulate
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +24,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> RecordedProblem:
 def test_a_row_says_what_the_replays_found(recorded: RecordedProblem) -> None:
     """The space has fewer than 48 binaries, so that predicted:48 finds what a search of the whole space finds."""
     (case,) = cases([recorded], [], ["no model"])
-    found = searched(case, charges_of([recorded]))
+    found = searched(case, assumed_costs_of([recorded]))
     assert [search for _, search in found] == [*STRATEGIES]
-    whole = simulated(chosen_strategy("predicted"), recorded)
+    whole = simulate(chosen_strategy("predicted"), recorded)
     assert whole.loss is not None
     sizes, mean_loss, _, worst, binaries, configs, _ = row(found["no model", "predicted:48"])
     assert (sizes, int(binaries), int(configs)) == ("1", whole.compiled, len(whole.measured))

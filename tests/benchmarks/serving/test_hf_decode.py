@@ -52,7 +52,7 @@ def test_a_compiled_capture_that_fails_costs_its_columns(
     """What went before is told, and what went wrong first."""
     pytest.importorskip("transformers")
     monkeypatch.setattr(llama, "LOOP_S", 0.0)
-    bench = Bench([(128, 64), (192, 64)], rows=(1,))
+    builder = Bench([(128, 64), (192, 64)], rows=(1,))
     steps = Transformers(SHAPE, "cpu", 64)
 
     def refused(call: Callable[[], Any]) -> Callable[[], Any]:
@@ -65,7 +65,7 @@ def test_a_compiled_capture_that_fails_costs_its_columns(
         found = hf_decode.timed(
             cpu_place(),
             steps,
-            lambda model, **own: patch_model(model, bench.gemm, bench.context, **own),
+            lambda model, **own: patch_model(model, builder.gemm, builder.context, **own),
             1,
             1,
             refused,
@@ -101,11 +101,11 @@ def test_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     monkeypatch.setenv("GENKERN_CONFIG", "")
     monkeypatch.setattr(llama, "LOOP_S", 0.0)
-    bench = Bench([(128, 64), (192, 64)], rows=(1, 3), gate=True)
-    monkeypatch.setattr(hf_decode, "read_bundle", lambda path: bench.context._bundles_of("a16w16")[0])
+    builder = Bench([(128, 64), (192, 64)], rows=(1, 3), gate=True)
+    monkeypatch.setattr(hf_decode, "read_bundle", lambda path: builder.context._bundles_of("a16w16")[0])
 
     def patch(model: torch.nn.Module, **own: bool) -> Patch:
-        return patch_model(model, bench.gemm, bench.context, **own)
+        return patch_model(model, builder.gemm, builder.context, **own)
 
     argv = ["x.genkern", "--layers", "2", "--batches", "1,3", "--context", "64", "--rounds", "1", "--ungated"]
     calls: list[int] = []
@@ -130,4 +130,4 @@ def test_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "hf_ungated_eager_3: " in text
     share = float(next(line for line in text.splitlines() if line.startswith("hf_covered_share")).split()[1])
     assert 0.5 < share < 0.8
-    assert bench.launches() >= 2 * 4
+    assert builder.launches() >= 2 * 4

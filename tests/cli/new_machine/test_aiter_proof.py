@@ -15,7 +15,7 @@ from lt_problems import expected_of
 from genkern.cli.new_machine import aiter_proof
 from genkern.cli.new_machine.aiter_proof import Proved, main, problems, proved
 from genkern.gemm.problem import GemmProblem
-from genkern.ops.aiter_calls import asked
+from genkern.ops.aiter_calls import problems_with_calls
 from genkern.profiling.aiter_finder import AiterFinder
 from genkern.profiling.checking.verdict import Subject
 
@@ -46,8 +46,8 @@ def test_each_call_is_proved(gemm: Any) -> None:
 
 def test_every_format_with_calls_is_proved(capsys: pytest.CaptureFixture[str]) -> None:
     """Each that has an aiter.py, on the targets that take it."""
-    assert len(asked()) >= 5
-    assert [problem.op for problem in problems("gfx942")] == [*asked()]
+    assert len(problems_with_calls()) >= 5
+    assert [problem.op for problem in problems("gfx942")] == [*problems_with_calls()]
 
 
 def test_without_aiter_it_is_left_out_by_name(

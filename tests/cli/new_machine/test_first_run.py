@@ -16,7 +16,15 @@ from winner_factory import winner, write_results
 
 from genkern.cli.new_machine import first_run, plan
 from genkern.cli.new_machine.first_report import peer_lines, proof_lines, timer_lines, tuned_lines
-from genkern.cli.new_machine.plan import TUNED, Wanted, chosen_timer, first_steps, last_steps, sizes_text, timers_of
+from genkern.cli.new_machine.plan import (
+    TUNED,
+    FirstRunRequest,
+    chosen_timer,
+    first_steps,
+    last_steps,
+    sizes_text,
+    timers_of,
+)
 from genkern.cli.new_machine.steps import Step, limit_of
 from genkern.files.file_kind import read_results
 from genkern.gemm.gpus import Gpu, gpu_for_arch
@@ -75,7 +83,7 @@ def test_no_step_begins_when_time_is_over(
 @pytest.mark.parametrize("minutes", [5, 9, 30])
 def test_every_step_has_time_of_any_minutes(gpu: Gpu, minutes: int, tmp_path: Path) -> None:
     """Though each before it takes all that it may, and the sum of all is no more than the minutes."""
-    wanted, left_s = Wanted(tmp_path), minutes * 60.0
+    wanted, left_s = FirstRunRequest(tmp_path), minutes * 60.0
     there = {"rocprofv3": "there", "rocprof": "there"}
     steps = [plan.machine_step(), *first_steps(wanted, gpu, there), *last_steps(wanted, gpu, "auto")]
     for number, step in enumerate(steps, start=1):
@@ -153,7 +161,7 @@ def test_every_command_of_the_plan_is_one_that_genkern_takes(tmp_path: Path, mon
     from genkern.subcommands import COMMANDS
 
     for quick in (True, False):
-        wanted = Wanted(tmp_path, quick, ("--gpu_ids", "0", "--cache_dir", str(tmp_path)))
+        wanted = FirstRunRequest(tmp_path, quick, ("--gpu_ids", "0", "--cache_dir", str(tmp_path)))
         for gpu in (MI300X, H200):
             steps = [*first_steps(wanted, gpu, {"rocprofv3": "there"}), *last_steps(wanted, gpu, "auto")]
             assert len({step.name for step in steps}) == len(steps)
@@ -178,8 +186,8 @@ def test_every_command_of_the_plan_is_one_that_genkern_takes(tmp_path: Path, mon
             limits_s = sum(step.limit_s for step in steps)
             assert limits_s < 45 * 60
     assert len(TUNED) == len({*TUNED}) == 12
-    assert sizes_text(Wanted(tmp_path)).count("\n") == 12
-    assert 3 <= sizes_text(Wanted(tmp_path, quick=True)).count("\n") <= 4
+    assert sizes_text(FirstRunRequest(tmp_path)).count("\n") == 12
+    assert 3 <= sizes_text(FirstRunRequest(tmp_path, quick=True)).count("\n") <= 4
     assert plan.machine_step().name == "machine"
 
 

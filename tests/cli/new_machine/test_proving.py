@@ -13,7 +13,7 @@ from genkern.cli.options import parse
 from genkern.cli.setting import Setting, make_setting
 from genkern.cli.verify import read_own_results
 from genkern.files.gemm_entry import GemmDefaults
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.kernels.legality import legal
 
 
@@ -26,7 +26,7 @@ def test_each_kind_of_kernel_is_proved_once(arch: str) -> None:
     """Every form of every family, with and without a split of K, tiles of few rows apart; all legal."""
     setting = setting_of(arch)
     ((problem, configs),) = proofs(setting, ["a16w16"])
-    kinds = [(form_of(c).stem, c.SPLIT_K > 1, c.BLOCK_SIZE_M < 16) for c in configs]
+    kinds = [(traits_of(c).stem, c.SPLIT_K > 1, c.BLOCK_SIZE_M < 16) for c in configs]
     assert len({*kinds}) == len(kinds) > 1
     assert any(splits for _, splits, _ in kinds)
     assert [legal(problem, config, setting.target.gpu) for config in configs] == [""] * len(configs)

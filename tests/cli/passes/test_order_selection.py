@@ -25,8 +25,8 @@ families:
 SIZES = "".join(f"- {{'M': {m}, 'N': 128, 'K': 256, 'rowMajorA': 'T', 'rowMajorB': 'N'}}\n" for m in (16, 1024))
 WHOLE, PARTS = "wgmma k16", "wgmma k16; 2 parts of 128"
 ONE, TWO = (Config("tiled", 64, 64, 64, SPLIT_K=split, num_warps=4, num_stages=3) for split in (1, 2))
-SLOW = [config.having(num_stages=4) for config in (ONE, TWO)]
-REFERENCE = ONE.having(num_stages=2)
+SLOW = [config.with_values(num_stages=4) for config in (ONE, TWO)]
+REFERENCE = ONE.with_values(num_stages=2)
 
 
 def times(few: tuple[float, float], many: tuple[float, float], vendor: float = 500.0) -> dict[str, object]:
@@ -34,7 +34,7 @@ def times(few: tuple[float, float], many: tuple[float, float], vendor: float = 5
     replay = {}
     for size, (one, two) in (("16x128x256", few), ("1024x128x256", many)):
         us = {ONE.name: one, TWO.name: two, "vendor": vendor}
-        us |= {config.name: 400.0 for config in (*SLOW, REFERENCE, REFERENCE.having(SPLIT_K=2))}
+        us |= {config.name: 400.0 for config in (*SLOW, REFERENCE, REFERENCE.with_values(SPLIT_K=2))}
         replay[size] = dict.fromkeys(("screen", "retime", "confirm"), us)
     return replay
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from genkern.cli.tuning_pass import ended_together, open_journal, this_start
+from genkern.cli.tuning_pass import close_concurrently, open_journal, start_record
 from genkern.errors import OutputError
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.header import UnusableJournal
@@ -22,7 +22,7 @@ def test_a_pass_goes_on_with_its_own_journal(tmp_path: Path) -> None:
     files, console = RunFiles(str(tmp_path / "r.yaml.order1")), Console(record=True, width=400)
     header = {"order_pass": 1, "sums": "least", "m_weights": []}
     with_start = open_journal(files, header, False, console)
-    with_start.started(this_start("genkern", [PROBLEM]))
+    with_start.started(start_record("genkern", [PROBLEM]))
     with_start.close()
     again = open_journal(files, header, False, console)
     assert [start.problems for start in again.starts] == [(PROBLEM,)]
@@ -49,5 +49,5 @@ def test_what_waits_for_processes_ends_together() -> None:
         ended.append("it")
 
     with pytest.raises(OutputError, match="no space"):
-        ended_together(fails, ends)
+        close_concurrently(fails, ends)
     assert ended == ["it"]

@@ -14,8 +14,8 @@ from small_gemms import target_of
 from genkern.compile.cache import Failure
 from genkern.compile.kernels_file import MadeFor
 from genkern.compile.remote import ledger as module
-from genkern.compile.remote.ledger import SILENCE_S, WITHOUT_NODES_S, Again, Ledger, Made, State, Task, Wanted
-from genkern.compile.remote.unit import Shared, Unit
+from genkern.compile.remote.ledger import SILENCE_S, WITHOUT_NODES_S, Ledger, Made, RetryUnit, State, Task, WantedUnit
+from genkern.compile.remote.unit import CompileUnit, SharedCache
 from genkern.errors import InputError
 from genkern.gemm.records import Outcome
 from genkern.kernels.kernel import KernelSpec
@@ -25,8 +25,8 @@ TIMEOUT_S = 30.0
 DONE = Failure("done", Outcome.COMPILE_FAILED, "as a kernel does", False)
 
 
-def unit(name: object) -> Unit:
-    return Unit(str(name), "", SPEC, target_of("sm_90"), TIMEOUT_S, MadeFor("a", "b", "c", "d", "e"))
+def unit(name: object) -> CompileUnit:
+    return CompileUnit(str(name), "", SPEC, target_of("sm_90"), TIMEOUT_S, MadeFor("a", "b", "c", "d", "e"))
 
 
 class Cluster:
@@ -35,19 +35,19 @@ class Cluster:
     def __init__(self) -> None:
         self.ledger = Ledger()
         self.told: dict[str, list[Made]] = {}
-        self.wanted: list[Wanted] = []
+        self.wanted: list[WantedUnit] = []
         self.able: set[str] = set()
         self.foreign: set[str] = set()
         self.tasks: dict[int, Task] = {}
         self.now_s = 0.0
 
-    def want(self, count: int) -> list[Wanted]:
+    def want(self, count: int) -> list[WantedUnit]:
         """So many more, for one node."""
         new = []
         for _ in range(count):
             name = str(len(self.wanted))
             self.told[name] = []
-            self.wanted.append(wanted := Wanted(unit(name), self.told[name].append))
+            self.wanted.append(wanted := WantedUnit(unit(name), self.told[name].append))
             new.append(wanted)
         self.ledger.want(new)
         return new
@@ -61,7 +61,7 @@ class Cluster:
         self.now_s += passed_s
         return self.ledger.looked(self.able, self.able | self.foreign, self.now_s, "none is there")
 
-    def answer(self, number: int, answers: Callable[[Wanted], Made | Again] = lambda wanted: DONE) -> None:
+    def answer(self, number: int, answers: Callable[[WantedUnit], Made | RetryUnit] = lambda wanted: DONE) -> None:
         units = self.tasks[number].wanted
         self.ledger.answered(number, [answers(wanted) for wanted in units], self.now_s)
 
@@ -121,8 +121,8 @@ def happen(cluster: Cluster, event: Sequence[object]) -> None:
             kinds = iter(what[1])  # type: ignore[call-overload]
             of = {
                 "done": lambda w: DONE,
-                "again": lambda w: Again(w.unit, False),
-                "counts": lambda w: Again(w.unit, True),
+                "again": lambda w: RetryUnit(w.unit, False),
+                "counts": lambda w: RetryUnit(w.unit, True),
             }
             cluster.answer(number, lambda wanted: of[next(kinds)](wanted))
         elif kind == "lost":
@@ -201,7 +201,7 @@ def test_units_that_are_wanted_together_are_one_task(cluster: Cluster) -> None:
     wanted = cluster.want(3)
     (task,) = cluster.ask()
     assert (task.wanted, task.able) == (wanted, None)
-    cluster.answer(task.number, lambda each: DONE if each is wanted[0] else Again(each.unit, False))
+    cluster.answer(task.number, lambda each: DONE if each is wanted[0] else RetryUnit(each.unit, False))
     (task,) = cluster.ask()
     assert task.wanted == wanted[1:]
 
@@ -259,8 +259,8 @@ def test_a_unit_is_sent_as_it_was_asked_for_last(cluster: Cluster) -> None:
     """Where the entry is to come as bytes, say."""
     (wanted,) = cluster.want(1)
     (task,) = cluster.ask()
-    whole = replace(wanted.unit, shared=Shared("/a", "b", whole=True))
-    cluster.answer(task.number, lambda each: Again(whole, False))
+    whole = replace(wanted.unit, shared=SharedCache("/a", "b", whole=True))
+    cluster.answer(task.number, lambda each: RetryUnit(whole, False))
     (task,) = cluster.ask()
     assert task.wanted[0].unit == whole
 

@@ -15,7 +15,16 @@ from trouble_kernels import trouble_spec, write_trouble
 from genkern.compile.cache import BinaryCache, Failure
 from genkern.compile.kernels_file import MadeFor
 from genkern.compile.remote import node
-from genkern.compile.remote.unit import Foreign, NotBegun, Result, Shared, There, Unit, read_answer, task_of
+from genkern.compile.remote.unit import (
+    AlreadyInSharedCache,
+    CompileUnit,
+    IncompatibleNode,
+    NotBegun,
+    Result,
+    SharedCache,
+    read_answer,
+    task_of,
+)
 from genkern.gemm.gpus import DetectedDevice
 from genkern.gemm.records import Binary, Outcome
 
@@ -33,16 +42,16 @@ def own_cache(hostile_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[B
         node._own.process = None
 
 
-def made(*units: Unit) -> list[Result]:
+def made(*units: CompileUnit) -> list[Result]:
     """What a node answers to a task of these."""
-    return read_answer(node.made_here(task_of(units)))
+    return read_answer(node.compile_units(task_of(units)))
 
 
-def unit_of(name: str, folder: Path, timeout_s: float = 60.0) -> Unit:
+def unit_of(name: str, folder: Path, timeout_s: float = 60.0) -> CompileUnit:
     """A kernel that makes trouble, or none."""
     spec = trouble_spec(name)
     module = write_trouble(folder).read_text()
-    return Unit(spec.key(TARGET, TRITON_VERSION), module, spec, TARGET, timeout_s, HERE)
+    return CompileUnit(spec.key(TARGET, TRITON_VERSION), module, spec, TARGET, timeout_s, HERE)
 
 
 def test_an_entry_comes_back_and_stays_in_the_nodes_cache(own_cache: BinaryCache, tmp_path: Path) -> None:
@@ -74,9 +83,9 @@ def test_a_task_that_takes_long_gives_back_the_rest(
 def test_an_entry_lands_in_a_folder_that_both_see(own_cache: BinaryCache, tmp_path: Path) -> None:
     """Only its name comes back, unless the bytes are asked for; a folder of the same name is not the same folder."""
     seen = BinaryCache(tmp_path / "shared")
-    shared = Shared(str(seen.folder), str(seen.unborn("probe").relative_to(seen.folder)))
+    shared = SharedCache(str(seen.folder), str(seen.unborn("probe").relative_to(seen.folder)))
     unit = replace(unit_of("plain", tmp_path), shared=shared)
-    assert made(unit) == [There(unit.key)]
+    assert made(unit) == [AlreadyInSharedCache(unit.key)]
     assert isinstance(seen.get(unit.key), Binary)
     assert own_cache.get(unit.key) is None
     files = seen.files(unit.key)
@@ -136,6 +145,6 @@ def test_a_foreign_node_says_why(change: dict[str, str], said: str, own_cache: B
     assert json.loads(node.greet(json.dumps(asdict(wanted))))["why"] == said
     if said:
         (answer,) = made(replace(unit_of("plain", tmp_path), made_for=wanted))
-        assert isinstance(answer, Foreign)
+        assert isinstance(answer, IncompatibleNode)
         assert answer.why == said
         assert not list(own_cache.folder.glob("??"))

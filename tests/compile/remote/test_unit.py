@@ -14,12 +14,12 @@ from trouble_kernels import trouble_spec
 from genkern.compile.cache import Failure
 from genkern.compile.kernels_file import MadeFor
 from genkern.compile.remote.unit import (
-    Foreign,
+    AlreadyInSharedCache,
+    CompileUnit,
+    IncompatibleNode,
     NotBegun,
     Result,
-    Shared,
-    There,
-    Unit,
+    SharedCache,
     answered,
     read_answer,
     read_task,
@@ -38,11 +38,11 @@ KEY = "ab" * 32
 def test_a_unit_is_the_same_there(spec: KernelSpec, arch: str) -> None:
     """To the letter of its key, which decides where it is found."""
     target = target_of(arch)
-    unit = Unit(KEY, "text 'with' \n \u00e9", spec, target, 30.0, MadeFor.here(target, TRITON_VERSION))
+    unit = CompileUnit(KEY, "text 'with' \n \u00e9", spec, target, 30.0, MadeFor.here(target, TRITON_VERSION))
     (read,) = read_task(task_of([unit]))
     assert read == unit
     assert read.spec.key(target, TRITON_VERSION) == spec.key(target, TRITON_VERSION)
-    shared = replace(unit, shared=Shared("/a 'b'", ".unborn/c", whole=True))
+    shared = replace(unit, shared=SharedCache("/a 'b'", ".unborn/c", whole=True))
     units = [unit, shared, replace(unit, module="another text", key="cd" * 32), unit]
     assert read_task(task_of(units)) == units
 
@@ -52,7 +52,7 @@ def test_units_of_a_module_share_its_text() -> None:
     target = target_of("sm_90")
     # Nothing that compression finds.
     text = "".join(map(chr, random.Random(0).choices(range(32, 127), k=20_000)))
-    unit = Unit(KEY, text, SPEC, target, 30.0, MadeFor.here(target, TRITON_VERSION))
+    unit = CompileUnit(KEY, text, SPEC, target, 30.0, MadeFor.here(target, TRITON_VERSION))
     one = len(task_of([unit]))
     assert len(task_of([replace(unit, key=f"{number:064x}") for number in range(8)])) < 1.2 * one
 
@@ -64,8 +64,8 @@ def test_units_of_a_module_share_its_text() -> None:
         {"genkern.json": b"{}\n\n", "kernel.cubin": bytes(range(256)), "kernel.json": b""},
         Failure(KEY, Outcome.COMPILE_TIMED_OUT, "no 'result' \n", False),
         Failure(KEY, Outcome.COMPILE_FAILED, "killed", True),
-        There(KEY),
-        Foreign("tcp://node:1", "Triton 3.6.0"),
+        AlreadyInSharedCache(KEY),
+        IncompatibleNode("tcp://node:1", "Triton 3.6.0"),
         NotBegun(),
     ],
 )
@@ -95,7 +95,7 @@ def test_what_is_no_answer_is_refused(data: bytes) -> None:
 
 
 def test_a_task_that_is_none_is_refused() -> None:
-    unit = Unit(KEY, "text", SPEC, target_of("sm_90"), 1.0, MadeFor("a", "b", "c", "d", "e"))
+    unit = CompileUnit(KEY, "text", SPEC, target_of("sm_90"), 1.0, MadeFor("a", "b", "c", "d", "e"))
     data = task_of([unit])
     head, _, rest = data.partition(b"\n")
     length = json.loads(head)[0]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkern.compile.cache import BinaryCache, Failure
-from genkern.compile.cache_entries import IN_USE_S, Entry, entries, unneeded
+from genkern.compile.cache_entries import IN_USE_S, Entry, entries, entries_to_remove
 from genkern.gemm.records import Outcome
 
 NOW_S = 1e9
@@ -44,14 +44,14 @@ def test_what_was_not_used_for_longest_goes(
 ) -> None:
     """First what is too old, then as much as makes the rest small enough; never what a run may be using."""
     age_s = None if most_days is None else most_days * DAY_S
-    assert unneeded([NEW, OLD, IN_USE, MIDDLE], NOW_S, most_bytes, age_s) == going
+    assert entries_to_remove([NEW, OLD, IN_USE, MIDDLE], NOW_S, most_bytes, age_s) == going
 
 
 @given(st.lists(st.tuples(st.floats(0, 40), st.integers(0, 50))), st.integers(0, 500))
 def test_no_more_goes_than_must(drawn: list[tuple[float, int]], most: int) -> None:
     """What is left fits, or is in use; with the last that went it would not have fitted."""
     found = [entry(number, days, size) for number, (days, size) in enumerate(drawn)]
-    going = unneeded(found, NOW_S, most, None)
+    going = entries_to_remove(found, NOW_S, most, None)
     left = [each for each in found if each not in going]
     total = sum(each.size_bytes for each in left)
     assert total <= most or all(NOW_S - each.used_s <= IN_USE_S for each in left)

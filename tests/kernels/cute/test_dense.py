@@ -15,7 +15,7 @@ from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import FAMILIES, form_of, sides
+from genkern.kernels.catalogue import FAMILIES, sides, traits_of
 from genkern.kernels.contract.argument import Constant, Leading, Map, Pointer
 from genkern.kernels.contract.product import product_of
 from genkern.kernels.generate import generate
@@ -198,7 +198,7 @@ def test_other_architectures_are_refused() -> None:
 
 def fits(of: GemmProblem, config: Config, shared_bytes: int) -> bool:
     """Whether the ring's stages do, on a GPU whose programs have so much shared memory."""
-    stages = form_of(config).stages
+    stages = traits_of(config).stages
     assert stages is not None
     gpu = replace(H200, shared_bytes_per_block=shared_bytes)
     return not any(mask for mask, _ in stages(of, ConfigTable.of(config), gpu))

@@ -13,7 +13,7 @@ from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.kernels.contract.argument import Leading, Map, Pointer
 from genkern.kernels.contract.product import product_of
 from genkern.kernels.cute import tile_sm100 as tile
@@ -53,10 +53,10 @@ def test_forms_of_two_programs_need_an_even_cluster() -> None:
     assert len(STEMS) == 2 * (6 + 5)
     assert {"cute_tcgen05", "cute_tcgen05_1x4_direct", "cute_tcgen05_2cta_4x2"} < set(STEMS)
     for stem in STEMS:
-        turn = FORMS[stem].cost.turn
-        assert turn is not None
-        assert turn.programs_of_tile == dict(PLACES[stem][1]).get("ctas", 1)
-        assert turn.tiles_m * turn.tiles_n * turn.programs_of_tile == turn.programs <= 8
+        tile_wave = FORMS[stem].cost.tile_wave
+        assert tile_wave is not None
+        assert tile_wave.programs_of_tile == dict(PLACES[stem][1]).get("ctas", 1)
+        assert tile_wave.tiles_m * tile_wave.tiles_n * tile_wave.programs_of_tile == tile_wave.programs <= 8
 
 
 @pytest.mark.parametrize(("ctas", "cluster"), [(1, "4x2"), (1, "2x4"), (2, "1x1"), (2, "1x2"), (2, "1x4")])
@@ -137,7 +137,7 @@ def test_limits_say_where_they_come_from() -> None:
 
 def fits(of: GemmProblem, config: Config, shared_bytes: int) -> bool:
     """Whether the ring's stages do, on a GPU whose programs have so much shared memory."""
-    stages = form_of(config).stages
+    stages = traits_of(config).stages
     assert stages is not None
     gpu = replace(B200, shared_bytes_per_block=shared_bytes)
     return not any(mask for mask, _ in stages(of, ConfigTable.of(config), gpu))

@@ -20,7 +20,7 @@ from genkern.compile.binary.code_object import read_resources
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.kernels.cute.tile import GROUP_WARPS, groups_of
 from genkern.kernels.families.limits import units_in_clusters
 from genkern.kernels.legality import legal, legal_problem
@@ -47,27 +47,27 @@ TILES = (
 
 def run(of: GemmProblem, config: Config, made: Compiled, *, seed: int, clusters: int) -> tuple[np.ndarray, np.ndarray]:
     """C as the kernel leaves it where so many clusters run at a time, and as it should be."""
-    cluster = math.prod(form_of(config).cluster)
+    cluster = math.prod(traits_of(config).cluster)
     units = next(units for units in count(1) if units_in_clusters(units, cluster) // cluster == clusters)
     return computed(of, config, made, seed=seed, units=units)
 
 
 def picked(stem: str, seed: int) -> tuple[GemmProblem, Config]:
     """A problem of some turns, off the tiles' sides, and a config."""
-    form, random = FORMS[stem], Random(f"{stem} {seed}")
+    traits, random = FORMS[stem], Random(f"{stem} {seed}")
     while True:
         block_m, block_n = random.choice(TILES)
         along_m, along_n = random.choice(((1, 4), (3, 1), (2, 2)))
-        high, wide = block_m * form.cluster[0], block_n * form.cluster[1]
+        high, wide = block_m * traits.cluster[0], block_n * traits.cluster[1]
         m, n = (
             random.randint((along_m - 1) * high + 1, along_m * high),
             random.randint((along_n - 1) * wide + 1, along_n * wide),
         )
         k = random.choice((16, 128, 256, 384, random.randint(1, 64) * 16))
         fields = {**FP8, "dtype_a": random.choice(("fp8e4m3fn", "fp8e5m2")), "bias": random.random() < 0.4}
-        if not form.stores_tma:
+        if not traits.stores_tma:
             fields["dtype_c"] = "fp32"
-        of = GemmProblem(m, n if not form.stores_tma else -(-n // 8) * 8, k, **fields)  # type: ignore[arg-type]
+        of = GemmProblem(m, n if not traits.stores_tma else -(-n // 8) * 8, k, **fields)  # type: ignore[arg-type]
         warps = GROUP_WARPS * groups_of(block_m, block_n, False)
         config = made(stem, block_m, block_n, 128, random.randint(1, 3), 1, warps, random.randint(2, 4))
         if not legal(of, config, H200):

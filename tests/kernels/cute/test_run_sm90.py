@@ -54,11 +54,11 @@ def picked(stem: str, splits_k: bool, seed: int) -> tuple[GemmProblem, str]:
     """A problem of some turns, off the tiles' sides, and a config: small ones of all that the form takes."""
     # What the kernels of parts of K are called after.
     called = stem.replace("cooperative", "split").removesuffix("_direct") if splits_k else stem
-    form, random, ping_pong = FORMS[stem], Random(f"{called} {seed}"), "ping_pong" in stem
+    traits, random, ping_pong = FORMS[stem], Random(f"{called} {seed}"), "ping_pong" in stem
     while True:
         height = random.choice((64, 128) if ping_pong else (64, 128, 192, 256))
         width, stages = random.choice((16, 24, 40, 64, 64, 64, 72, 96, 128)), random.randint(2, 4)
-        block_m, block_n = (width, height) if form.swapped else (height, width)
+        block_m, block_n = (width, height) if traits.swapped else (height, width)
         dtype = random.choice(("bf16", "bf16", "fp16", "fp8e4m3fn"))
         block_k = BLOCK_BYTES // (1 if dtype.startswith("fp8") else 2)
         fields: dict[str, object] = {
@@ -73,8 +73,8 @@ def picked(stem: str, splits_k: bool, seed: int) -> tuple[GemmProblem, str]:
         if dtype.startswith("fp8"):
             fields |= {**FP8, "own": random.choice(((), (("scales", "per_token"),)))}
         turns_m, turns_n = random.choice(((1, 5), (5, 1), (2, 3), (3, 2)))
-        m = random.randint((turns_m - 1) * block_m * form.cluster[0] + 1, turns_m * block_m * form.cluster[0])
-        n = random.randint((turns_n - 1) * block_n * form.cluster[1] + 1, turns_n * block_n * form.cluster[1])
+        m = random.randint((turns_m - 1) * block_m * traits.cluster[0] + 1, turns_m * block_m * traits.cluster[0])
+        n = random.randint((turns_n - 1) * block_n * traits.cluster[1] + 1, turns_n * block_n * traits.cluster[1])
         k = random.randint(1, 9 * block_k)
         unit = random.choice(((1, 1, 16), (16, 8, 16), (8, 8, 1)))
         m, n, k = (-(-side // each) * each for side, each in zip((m, n, k), unit, strict=True))

@@ -10,7 +10,7 @@ from proving import written
 from small_gemms import TILED
 
 from genkern.gemm.problem import GemmProblem
-from genkern.packing.models.tuned_sizes import Done
+from genkern.packing.models.tuned_sizes import TunedSizes
 from genkern.result.device import DeviceKey
 from genkern.runtime.bundles.bundle import Bundle
 
@@ -46,7 +46,7 @@ def of_orders(folder: Path, **orders: str) -> str:
 
 def test_rows_of_this_device_are_done(tmp_path: Path) -> None:
     """Not those of another device, nor what nobody measured, nor what the model has not."""
-    done = Done(WANTED, H200)
+    done = TunedSizes(WANTED, H200)
     assert done.add(results(tmp_path, 1)) == 1
     assert done.add(results(tmp_path, 16, device="NVIDIA H100 80GB HBM3")) == 0
     assert done.add(results(tmp_path, 16, source="predicted")) == 0
@@ -57,7 +57,7 @@ def test_rows_of_this_device_are_done(tmp_path: Path) -> None:
 
 def test_predicted_rows_are_done_where_they_are_wanted(tmp_path: Path) -> None:
     """On a machine without a GPU, for the device that is predicted for."""
-    done = Done(WANTED, replace(H200, device="NVIDIA H200 (not present)"), predicted=True)
+    done = TunedSizes(WANTED, replace(H200, device="NVIDIA H200 (not present)"), predicted=True)
     assert done.add(results(tmp_path, 16, source="predicted")) == 1
     assert done.identity.name == "NVIDIA H200"
 
@@ -65,7 +65,7 @@ def test_predicted_rows_are_done_where_they_are_wanted(tmp_path: Path) -> None:
 def test_winners_of_bundles_are_taken_once(tmp_path: Path) -> None:
     """With their kernels alone, and not where a results file has the row already."""
     bundle, _ = planned([planned_row(problem, replace(TILED, BLOCK_SIZE_N=64, BLOCK_SIZE_K=64)) for problem in WANTED])
-    done = Done(WANTED, H200)
+    done = TunedSizes(WANTED, H200)
     done.add(results(tmp_path, 1))
     assert done.add(as_file(bundle, tmp_path)) == 2
     (taken,) = done.taken
@@ -78,7 +78,7 @@ def test_winners_of_bundles_are_taken_once(tmp_path: Path) -> None:
 
 def test_rows_of_one_order_are_done_together(tmp_path: Path) -> None:
     """Ordinary rows are none, nor a part of the M, nor two orders; of two files that have one the first counts."""
-    done = Done(WANTED, H200, batch_invariant=True)
+    done = TunedSizes(WANTED, H200, batch_invariant=True)
     assert done.add(of_orders(tmp_path, M1="", M16="", M64="")) == 0
     assert done.add(of_orders(tmp_path, M1="mma k16", M16="mma k16")) == 0
     assert done.add(of_orders(tmp_path, M1="mma k16", M16="mma k16", M64="wgmma k16")) == 0
@@ -102,7 +102,7 @@ def test_a_bundles_winners_of_one_order_are_taken(tmp_path: Path) -> None:
             own.append(replace(winner, sums=sums, batch_invariant=bool(sums)).with_calls(calls))
         return replace(plain, contents=replace(plain.contents, winners=tuple(own)))
 
-    done = Done(WANTED, H200, batch_invariant=True)
+    done = TunedSizes(WANTED, H200, batch_invariant=True)
     assert done.add(as_file(plain, tmp_path)) == done.add(as_file(ordered(1, 16), tmp_path)) == 0
     assert done.add(as_file(ordered(1, 16, 64), tmp_path)) == 3
     assert done.missing() == []

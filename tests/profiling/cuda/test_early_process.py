@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from genkern.gemm.problem import GemmProblem
-from genkern.profiling.early_process import HARNESS, Early
+from genkern.profiling.early_process import HARNESS, EarlyProcess
 from genkern.profiling.measured_process import MeasuredProcess, environment_of
 from genkern.profiling.supervisor import ChildDied, StreamChild, group_members
 from genkern.timing.session import Budget, Session
@@ -33,21 +33,21 @@ WAIT_S = 20.0
 
 
 @pytest.fixture
-def early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Early]:
+def early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EarlyProcess]:
     """One that began on a machine with NVIDIA's driver."""
     driver = tmp_path / "nvidia-smi"
     driver.write_text("#!/bin/sh\n")
     driver.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr("genkern.profiling.early_process.HARNESS", (sys.executable, "-c", _PROGRAM))
-    early = Early()
+    early = EarlyProcess()
     early.begin(["--profiler", "auto"])
     yield early
     early.close()
 
 
-def taken(early: Early) -> StreamChild:
-    child = early.taken((sys.executable, "-c", _PROGRAM, "--serve", "cudagraph"), {"ONLY": "this one"})
+def taken(early: EarlyProcess) -> StreamChild:
+    child = early.take((sys.executable, "-c", _PROGRAM, "--serve", "cudagraph"), {"ONLY": "this one"})
     assert child is not None
     return child
 
@@ -73,18 +73,18 @@ def in_a_fork(work: Callable[[], bool]) -> bool:
     return os.waitpid(pid, 0)[1] == 0
 
 
-def test_an_early_process_takes_the_arguments_that_it_is_sent(early: Early) -> None:
+def test_an_early_process_takes_the_arguments_that_it_is_sent(early: EarlyProcess) -> None:
     """It waits with the one argument, and goes on with arguments and environment of whoever takes it; nobody else."""
     child = taken(early)
     child.send("who")
     assert child.receive(WAIT_S)[:3] == [["--serve", "cudagraph"], "this one", ["--wait"]]
-    assert early.taken(SERVE, {}) is None
+    assert early.take(SERVE, {}) is None
     early.close()
     assert group_members(group_of(child))
     child.kill()
 
 
-def test_how_it_died_is_told_with_its_last_words(early: Early) -> None:
+def test_how_it_died_is_told_with_its_last_words(early: EarlyProcess) -> None:
     """As of any other, also where a process tells that was forked of the one that started it."""
 
     def dies() -> bool:
@@ -99,7 +99,7 @@ def test_how_it_died_is_told_with_its_last_words(early: Early) -> None:
     assert in_a_fork(dies)
 
 
-def test_how_it_died_is_not_made_up(early: Early) -> None:
+def test_how_it_died_is_not_made_up(early: EarlyProcess) -> None:
     """With its watcher gone, by no signal of ours, a fork cannot know."""
 
     def dies() -> bool:
@@ -114,7 +114,7 @@ def test_how_it_died_is_not_made_up(early: Early) -> None:
     assert in_a_fork(dies)
 
 
-def test_a_fork_that_takes_it_ends_it(early: Early) -> None:
+def test_a_fork_that_takes_it_ends_it(early: EarlyProcess) -> None:
     """Nothing is left of it for the process that started it to end."""
 
     def ended() -> bool:
@@ -127,7 +127,7 @@ def test_a_fork_that_takes_it_ends_it(early: Early) -> None:
     early.close()
 
 
-def test_of_a_fork_that_died_it_is_the_starter_s_to_end(early: Early, tmp_path: Path) -> None:
+def test_of_a_fork_that_died_it_is_the_starter_s_to_end(early: EarlyProcess, tmp_path: Path) -> None:
     """A fork that took it and was killed leaves it behind; `close` ends it in the process that started it."""
 
     def lost() -> bool:
@@ -151,7 +151,7 @@ def test_one_that_dies_at_its_start_is_replaced(
     harness = sys.executable, "-c", program
     monkeypatch.setattr("genkern.profiling.early_process.HARNESS", harness)
     monkeypatch.setattr("shutil.which", lambda name, *_, **__: name)
-    early = Early()
+    early = EarlyProcess()
     early.begin(["--gpu_ids", "5"])
     time.sleep(taken_s)
     process = MeasuredProcess(
@@ -168,23 +168,23 @@ def test_one_that_dies_at_its_start_is_replaced(
 def test_nothing_begins_where_nothing_would_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without NVIDIA's driver there is none to take; nor for a program that is not the harness."""
     monkeypatch.setenv("PATH", "/nowhere")
-    early = Early()
+    early = EarlyProcess()
     early.begin([])
-    assert early.taken(SERVE, {}) is None
+    assert early.take(SERVE, {}) is None
     early.close()
 
 
-def test_another_program_takes_none(early: Early) -> None:
+def test_another_program_takes_none(early: EarlyProcess) -> None:
     """It stays what it is, for `close` to end."""
     group = early._child._group._process.pid  # type: ignore[union-attr]
-    assert early.taken(("sleep", "300"), {}) is None
+    assert early.take(("sleep", "300"), {}) is None
     early.close()
     assert ends(group)
 
 
 @pytest.mark.parametrize(("shown", "first"), [(None, "0"), ("3, 1", "3"), ("GPU-0a,GPU-0b", "GPU-0a")])
 def test_the_first_device_has_a_context_where_nobody_names_one(
-    early: Early, monkeypatch: pytest.MonkeyPatch, shown: str | None, first: str
+    early: EarlyProcess, monkeypatch: pytest.MonkeyPatch, shown: str | None, first: str
 ) -> None:
     """It is taken for that device alone; for another one, which a run may still choose, another process starts."""
     early.close()
@@ -194,11 +194,11 @@ def test_the_first_device_has_a_context_where_nobody_names_one(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
     for index in (0, 1):
         environment = {**environment_of("CUDA_VISIBLE_DEVICES", index, "cache"), "ONLY": "this one"}
-        early = Early()
+        early = EarlyProcess()
         early.begin(["-m", "16"])
         try:
             assert early._child is not None
-            child = early.taken((sys.executable, "-c", _PROGRAM, "--serve", "cudagraph"), environment)
+            child = early.take((sys.executable, "-c", _PROGRAM, "--serve", "cudagraph"), environment)
             assert (child is None) == (index == 1)
             if child is not None:
                 assert environment["CUDA_VISIBLE_DEVICES"] == first
@@ -210,9 +210,9 @@ def test_the_first_device_has_a_context_where_nobody_names_one(
 
 
 @pytest.mark.parametrize("naming", ["--gpu_ids=1", "--gpu", "--profiler", "--prof=cupti"])
-def test_options_that_name_a_device_or_a_timer_leave_it_to_later(early: Early, naming: str) -> None:
+def test_options_that_name_a_device_or_a_timer_leave_it_to_later(early: EarlyProcess, naming: str) -> None:
     early.close()
-    early = Early()
+    early = EarlyProcess()
     early.begin(["-m", "16", naming])
     child = taken(early)
     child.send("who")

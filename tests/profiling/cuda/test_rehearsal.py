@@ -18,7 +18,7 @@ from test_supervised_profiler import HARNESS, candidate, events, session
 
 from genkern.gemm.records import Candidate
 from genkern.profiling.supervised_profiler import SupervisedProfiler
-from genkern.timing.device_lock import Turn
+from genkern.timing.device_lock import DeviceLock
 from genkern.timing.session import Session
 
 __all__ = ["gpu", "session"]
@@ -52,8 +52,10 @@ def test_what_comes_later_is_rehearsed_once(session: Session, hostile_path: Path
 
 
 def test_a_device_of_several_is_left_to_who_measures(session: Session, hostile_path: Path) -> None:
-    turn = Turn(str(hostile_path / "gpu"))
-    profiler = SupervisedProfiler("cudagraph", 0, *[str(hostile_path)] * 2, harness=HARNESS, rehearses=True, turn=turn)
+    device_lock = DeviceLock(str(hostile_path / "gpu"))
+    profiler = SupervisedProfiler(
+        "cudagraph", 0, *[str(hostile_path)] * 2, harness=HARNESS, rehearses=True, device_lock=device_lock
+    )
     try:
         assert len(list(profiler.screen(session, [[candidate("good")]]))) == 1
     finally:

@@ -23,8 +23,8 @@ from trace_formats import ROCPROF, ROCPROFV3
 from genkern.gemm.records import Outcome
 from genkern.profiling.launch_job import final_visits
 from genkern.profiling.rocm.rocprof import RocprofProfiler, RocprofV3Profiler
-from genkern.search.select import choice, ranking
-from genkern.timing.libraries import VENDOR, KeptAlgorithm
+from genkern.search.select import faster_choice, ranking
+from genkern.timing.libraries import VENDOR, StoredAlgorithm
 from genkern.timing.session import Session
 
 pytestmark = pytest.mark.usefixtures("profilers")
@@ -79,7 +79,7 @@ def test_the_librarys_algorithms_race_as_the_process_names_them(
     session: Session, profiler: RocprofV3Profiler, script: Callable[..., None]
 ) -> None:
     """Those that it found best, between fences; a confirmation has the one that is named, and PyTorch's own call."""
-    first, second = (KeptAlgorithm(100202, bytes([i]) + bytes(23), "hipblaslt").name for i in (7, 9))
+    first, second = (StoredAlgorithm(100202, bytes([i]) + bytes(23), "hipblaslt").name for i in (7, 9))
     script(lt={first: 25_000})
     found = {m.config: m for m in profiler.retime(session, CANDIDATES)}
     assert [*found] == [*NAMES, VENDOR, first]
@@ -212,7 +212,7 @@ def test_the_choice_follows_from_the_librarys_time(
     *configs, vendor = profiler.retime(session, CANDIDATES)
     winner = ranking(configs, vendor)[0]
     assert winner.duration_us == fastest_us
-    assert choice(winner, vendor) == chosen
+    assert faster_choice(winner, vendor) == chosen
     assert vendor.duration_us == pytest.approx(fastest_us + slower_ns / 1000)
 
 

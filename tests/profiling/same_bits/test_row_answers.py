@@ -10,11 +10,11 @@ from genkern.gemm.config import Config
 from genkern.gemm.records import Candidate, Outcome
 from genkern.profiling.device_rows import DeviceRows
 from genkern.profiling.same_bits.row_bits import compared
-from genkern.timing.libraries import VENDOR, KeptAlgorithm
+from genkern.timing.libraries import VENDOR, StoredAlgorithm
 from genkern.timing.session import Budget, Session
 
 WHOLE, SPLIT = Config("tiled", 64, 64, 32), Config("tiled", 64, 64, 32, SPLIT_K=2)
-ALGORITHM, REFUSED = (KeptAlgorithm(131000, bytes([i] * 64)).name for i in (1, 2))
+ALGORITHM, REFUSED = (StoredAlgorithm(131000, bytes([i] * 64)).name for i in (1, 2))
 SESSION = Session("m.py", PLAIN, "sm_90", 0, ".", Budget())
 
 
@@ -45,7 +45,7 @@ def candidate(config: Config) -> Candidate:
 def test_rows_of_a_config() -> None:
     """With the reference of its order, and that of another."""
     rows = DeviceRows(InProcess())  # type: ignore[arg-type]
-    good = rows.check(SESSION, WHOLE.name, candidate(WHOLE), candidate(WHOLE.having(num_stages=2)))
+    good = rows.check(SESSION, WHOLE.name, candidate(WHOLE), candidate(WHOLE.with_values(num_stages=2)))
     assert (good.passed, good.rounds, good.message, good.method) == (True, ("rows",), "", "gpu")
     assert len(good.row_bits) > 0
     bad = rows.check(SESSION, SPLIT.name, candidate(SPLIT), candidate(WHOLE))

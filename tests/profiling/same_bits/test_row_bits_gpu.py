@@ -17,7 +17,7 @@ import pytest
 from forms import made
 from small_gemms import TRITON_VERSION, target_of
 
-from genkern.compile.build_environment import Workshop
+from genkern.compile.build_environment import BuildEnvironment
 from genkern.compile.cache import BinaryCache
 from genkern.compile.farm import Farm
 from genkern.gemm.config import Config
@@ -69,7 +69,7 @@ class Device:
     """The farm, and what compares rows."""
 
     gpu: Gpu
-    workshop: Workshop
+    build_environment: BuildEnvironment
     rows: DeviceRows
 
 
@@ -86,10 +86,10 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Device]:
     )
     profiler = SupervisedProfiler("cudagraph", 0, str(folder / "binaries"), str(folder))
     with closing(profiler), closing(farm):
-        workshop = Workshop(
+        build_environment = BuildEnvironment(
             *(farm, gpu, found.arch, Budget()), init_type="randn", module_dir=str(folder), keep_modules=False
         )
-        yield Device(gpu, workshop, DeviceRows(profiler))
+        yield Device(gpu, build_environment, DeviceRows(profiler))
 
 
 def configs_of(problem: GemmProblem, gpu: Gpu) -> dict[Config, str]:
@@ -114,9 +114,9 @@ def test_rows_of_a_format(name: str, device: Device) -> None:
     for m in MS:
         problem = replace(FORMATS[name], M=m)
         orders = configs_of(problem, device.gpu)
-        with device.workshop.open(problem, list(orders), 0) as bench:
-            ready: dict[str, Candidate] = {each.name: each for each in bench.candidates(list(orders))}
-            session = bench.job.session
+        with device.build_environment.open(problem, list(orders), 0) as builder:
+            ready: dict[str, Candidate] = {each.name: each for each in builder.candidates(list(orders))}
+            session = builder.build.session
             first: dict[str, Candidate] = {}
             for config, order in orders.items():
                 if config.name not in ready:

@@ -14,7 +14,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends import cublaslt, cublaslt_library
 from genkern.runtime.backends.cublaslt_api import Api
 from genkern.runtime.backends.lt_matmul import Algorithm
-from genkern.timing.libraries import KeptAlgorithm, kept_algorithm
+from genkern.timing.libraries import StoredAlgorithm, stored_algorithm
 
 PLAIN = GemmProblem(5, 7, 9)
 
@@ -57,7 +57,7 @@ def test_a_kept_algorithm_is_found_again() -> None:
     matmul, pointers = cublaslt.BACKEND.prepare(PLAIN, 0), pointers_of(operands_of(PLAIN))
     chosen = cublaslt.BACKEND.candidates(matmul, pointers, 7)[6]
     name = cublaslt.BACKEND.kept(matmul, chosen).name
-    found = cublaslt.BACKEND.settled(matmul, pointers, kept_algorithm(name), time_us=_nobody)
+    found = cublaslt.BACKEND.settled(matmul, pointers, stored_algorithm(name), time_us=_nobody)
     assert found is not None
     assert (found.data, found.workspace_bytes, found.source) == (chosen.data, 4 << 20, "kept")
 
@@ -72,7 +72,7 @@ def test_an_algorithm_of_another_version_is_looked_up_anew() -> None:
         raced.append(algorithm)
         return 10.0 - len(raced) if len(raced) < 4 else 20.0
 
-    other = KeptAlgorithm(131001, known[6].data)
+    other = StoredAlgorithm(131001, known[6].data)
     found = cublaslt.BACKEND.settled(matmul, pointers, other, time_us)
     assert raced == known[:4]
     assert found == known[2]
@@ -84,7 +84,7 @@ def test_an_algorithm_of_another_version_is_looked_up_anew() -> None:
 def test_a_kept_algorithm_that_does_not_run_is_looked_up_anew(data: bytes) -> None:
     """Of another problem, say, or damaged: the library's check decides, and nothing of it is launched."""
     matmul, pointers = cublaslt.BACKEND.prepare(PLAIN, 0), pointers_of(operands_of(PLAIN))
-    found = cublaslt.BACKEND.settled(matmul, pointers, KeptAlgorithm(131000, data))
+    found = cublaslt.BACKEND.settled(matmul, pointers, StoredAlgorithm(131000, data))
     assert found == cublaslt.BACKEND.candidates(matmul, pointers, 7)[0]
 
 

@@ -21,7 +21,7 @@ from genkern.profiling.checking.verdict import Checking
 from genkern.profiling.loaded_gemm import LoadedGemm
 from genkern.runtime.backends import cublaslt
 from genkern.runtime.backends.lt_matmul import WORKSPACE_BYTES
-from genkern.timing.libraries import kept_algorithm
+from genkern.timing.libraries import stored_algorithm
 from genkern.timing.session import Budget, Session
 
 pytestmark = pytest.mark.gpu
@@ -150,7 +150,7 @@ def test_an_algorithm_is_found_again_by_its_name(workspace: torch.Tensor) -> Non
     operands = operands_of(PLAIN, device="cuda")
     matmul, pointers = cublaslt.BACKEND.prepare(PLAIN, 0), pointers_of(operands)
     for algorithm in cublaslt.BACKEND.candidates(matmul, pointers, 32):
-        kept = kept_algorithm(cublaslt.BACKEND.kept(matmul, algorithm).name)
+        kept = stored_algorithm(cublaslt.BACKEND.kept(matmul, algorithm).name)
         found = cublaslt.BACKEND.settled(cublaslt.BACKEND.prepare(PLAIN, 0), pointers, kept)
         assert found is not None
         assert (found.data, found.workspace_bytes, found.source) == (

@@ -99,11 +99,11 @@ def test_a_config_says_what_it_is(fake: Api) -> None:
     """It is read from the opaque structure, can be made again, and is text for people."""
     matmul = matmul_of(fake)
     config = search.AlgorithmConfig(66, tile=23, stages=35, split_k=4, reduction=2, cluster=5)
-    algo = search.made(matmul, config)
+    algo = search.algorithm_of_config(matmul, config)
     assert algo is not None
     assert search.config_of(fake, algo) == config
     assert str(config) == "id 66 tile 23 split_k 4 reduction 2 stages 35 cluster 5"
-    assert search.made(matmul, search.AlgorithmConfig(99)) is None
+    assert search.algorithm_of_config(matmul, search.AlgorithmConfig(99)) is None
 
 
 def test_real_operands_have_alignments(fake: Api) -> None:

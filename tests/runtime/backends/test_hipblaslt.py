@@ -20,7 +20,7 @@ from genkern.runtime.backends.lt import backend_of
 from genkern.runtime.backends.lt_api import LtError
 from genkern.runtime.backends.lt_matmul import Algorithm, Matmul
 from genkern.runtime.backends.lt_operation import NotCovered, operation_of, refusal
-from genkern.timing.libraries import KeptAlgorithm, kept_algorithm, library_of
+from genkern.timing.libraries import StoredAlgorithm, library_of, stored_algorithm
 
 PLAIN = GemmProblem(5, 7, 9)
 FNUZ = GemmProblem(16, 32, 64, dtype_a="fp8e4m3fnuz", dtype_b="fp8e4m3fnuz", op="a8w8")
@@ -115,7 +115,7 @@ def test_a_kept_solution_is_found_again(library: Api) -> None:
     chosen = BACKEND.candidates(matmul, pointers, 60)[50]
     kept = BACKEND.kept(matmul, chosen)
     assert kept.name == f"hipblaslt 100202 {chosen.data.hex()}"
-    assert kept_algorithm(kept.name) == kept
+    assert stored_algorithm(kept.name) == kept
     assert kept.solution == int.from_bytes(chosen.data[:4], "little")
     assert library_of(kept.name) == "hipblaslt"
     settled = BACKEND.settled(matmul, pointers, kept)
@@ -125,13 +125,13 @@ def test_a_kept_solution_is_found_again(library: Api) -> None:
         replace(kept, version=100203),
         replace(kept, data=bytes(24)),
         replace(kept, data=b"short"),
-        KeptAlgorithm(100202, bytes(64)),
+        StoredAlgorithm(100202, bytes(64)),
     ):
         found = BACKEND.settled(matmul, pointers, other)
         assert found is not None
         assert found.source == "heuristic"
-    assert kept_algorithm(kept.name[:-2]) is kept_algorithm(f"cublaslt 131000 {'00' * 24}") is None
-    assert KeptAlgorithm(131000, bytes(64)).solution is None
+    assert stored_algorithm(kept.name[:-2]) is stored_algorithm(f"cublaslt 131000 {'00' * 24}") is None
+    assert StoredAlgorithm(131000, bytes(64)).solution is None
 
 
 def test_handles_and_memory_are_given_back(library: Api) -> None:

@@ -21,7 +21,7 @@ from small_bundle import winners_for
 from genkern.errors import GenkernError
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.result.result import Result
 from genkern.runtime.bundles.bundle import Bundle
 from genkern.runtime.bundles.table import Choice
@@ -29,7 +29,7 @@ from genkern.runtime.launch.algorithm_call import AlgorithmCall
 from genkern.runtime.launch.native_call import Form, Prepared, native_call
 from genkern.runtime.launch.parameters import Layout
 from genkern.runtime.launch.prepared_call import PreparedCall
-from genkern.timing.libraries import _BYTES, KeptAlgorithm
+from genkern.timing.libraries import _BYTES, StoredAlgorithm
 
 pytestmark = needs_extension
 K = 512
@@ -47,8 +47,8 @@ class Case:
     failures: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        form = Form(self.given, self.shape, (self.shape[1], 1), torch.bfloat16)
-        native = native_call(self.gpu, self.prepared, form, self.otherwise, self.failed)
+        traits = Form(self.given, self.shape, (self.shape[1], 1), torch.bfloat16)
+        native = native_call(self.gpu, self.prepared, traits, self.otherwise, self.failed)
         self.call: Callable[..., Any] = native.call
         self.stop: Callable[[], None] = native.stop
 
@@ -63,7 +63,7 @@ class Case:
 def winner_of(bundle: Bundle, kernels: str) -> Result:
     """The first whose kernels are called after that."""
     winners = winners_for(bundle, "sm_90")
-    return next(winner for winner in winners if form_of(Config.parse(winner.config_name)).stem == kernels)
+    return next(winner for winner in winners if traits_of(Config.parse(winner.config_name)).stem == kernels)
 
 
 def case_of(bundle: Bundle, winner: Result, gpu: FakeGpu | None = None) -> Case:
@@ -203,7 +203,7 @@ def test_an_algorithm_of_a_library(name: str, tmp_path: Path, monkeypatch: pytes
     modes: list[int] = []
     exchanged = gpu.driver._exchange
     monkeypatch.setattr(gpu.driver, "_exchange", lambda mode: modes.append(mode[0]) or exchanged(mode))  # type: ignore[func-returns-value]
-    prepared = AlgorithmCall(gpu, problem, KeptAlgorithm(1, bytes(_BYTES[name]), name).name, layouts)
+    prepared = AlgorithmCall(gpu, problem, StoredAlgorithm(1, bytes(_BYTES[name]), name).name, layouts)
     made: list[torch.Tensor] = []
     monkeypatch.setattr(gpu, "empty", lambda shape, strides, dtype: made.append(aligned(5, 7)) or made[-1])
     case = Case(gpu, prepared, (5, 7), given=3)

@@ -45,12 +45,12 @@ def close(model: nn.Module, x: torch.Tensor, wanted: tuple[torch.Tensor, ...]) -
 @torch.no_grad()
 def test_nothing_is_left(seed: int) -> None:
     """Of patches of two models and their parts, with copies, weights that move and switches of the mode between."""
-    chance, bench = random.Random(seed), Bench([(128, 64), (192, 64), (96, 64)], rows=(1, 2))
+    chance, builder = random.Random(seed), Bench([(128, 64), (192, 64), (96, 64)], rows=(1, 2))
     torch.manual_seed(seed)
     models, x = [made(Block()) for _ in range(2)], x_of(1, 2, seed=seed)
     parts = [part for model in models for part in (model, model.attention, model.gated, model.router)]
     wanted, patches = [model(x) for model in models], list[Patch]()
-    listeners = len(bench.context._listeners), len(bench.context._switches)
+    listeners = len(builder.context._listeners), len(builder.context._switches)
 
     def undo() -> None:
         if patches:
@@ -60,11 +60,11 @@ def test_nothing_is_left(seed: int) -> None:
         number = chance.randrange(2)
         step = chance.choice(["patch", "patch", "undo", "undo", "switch", "copy", "move"])
         if step == "patch":
-            patches.append(patch_model(chance.choice(parts), bench.gemm, bench.context))
+            patches.append(patch_model(chance.choice(parts), builder.gemm, builder.context))
         elif step == "undo":
             undo()
         elif step == "switch":
-            bench.context.switch(chance.choice([OFF, WARN]))
+            builder.context.switch(chance.choice([OFF, WARN]))
         elif step == "copy":
             assert close(copy.deepcopy(models[number]), x, wanted[number])
         else:
@@ -73,12 +73,12 @@ def test_nothing_is_left(seed: int) -> None:
         assert all(close(model, x, own) for model, own in zip(models, wanted, strict=True)), step
     while patches:
         undo()
-    bench.launches()
+    builder.launches()
     assert all(close(model, x, own) for model, own in zip(models, wanted, strict=True))
-    assert bench.launches() == 0
+    assert builder.launches() == 0
     assert nn.functional.linear is LIBRARY
     modules = [module for model in models for module in model.modules()]
     assert not any({"forward", "_replicate_for_data_parallel"} & vars(module).keys() for module in modules)
     assert not any(module in known for module in modules)
     gc.collect()
-    assert (len(bench.context._listeners), len(bench.context._switches)) == listeners
+    assert (len(builder.context._listeners), len(builder.context._switches)) == listeners

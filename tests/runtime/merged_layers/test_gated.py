@@ -89,10 +89,10 @@ def bench() -> Bench:
     return made
 
 
-def gate_launches(bench: Bench) -> list[str]:
+def gate_launches(builder: Bench) -> list[str]:
     """The kernels that were launched since this was asked last."""
-    found = [each.symbol for each in bench.gpu.driver.launched]
-    bench.gpu.driver.launched.clear()
+    found = [each.symbol for each in builder.gpu.driver.launched]
+    builder.gpu.driver.launched.clear()
     return found
 
 

@@ -26,7 +26,7 @@ from genkern.runtime.calls.configuration import OFF, STRICT, WARN
 from genkern.runtime.calls.context import Context
 from genkern.runtime.calls.dispatch import Gemm
 from genkern.runtime.linear import Patch, patch_model, report_model
-from genkern.runtime.merged_layers.invariant_mode import Way, way_of
+from genkern.runtime.merged_layers.invariant_mode import LayerMode, layer_mode_of
 from genkern.runtime.merged_layers.linears import define_linears
 from genkern.runtime.process.torch_ops import define
 
@@ -50,17 +50,17 @@ def usual(n: int) -> list[Result]:
 
 
 # What is in a bundle, how layers are called then, and by how many launches for few rows and for many.
-CASES: dict[str, tuple[list[Result], Way, tuple[int, int]]] = {
-    "the product alone": (ordered(WHOLE), Way.TOGETHER, (1, 1)),
-    "a layer has another order": (ordered(WHOLE) + ordered(Q, OTHER) + usual(WHOLE), Way.TOGETHER, (1, 1)),
-    "all have one order": (ordered(WHOLE) + ordered(Q) + ordered(KV), Way.EITHER, (1, 3)),
-    "all have another order": (ordered(WHOLE, OTHER) + ordered(Q) + ordered(KV), Way.APART, (3, 3)),
+CASES: dict[str, tuple[list[Result], LayerMode, tuple[int, int]]] = {
+    "the product alone": (ordered(WHOLE), LayerMode.TOGETHER, (1, 1)),
+    "a layer has another order": (ordered(WHOLE) + ordered(Q, OTHER) + usual(WHOLE), LayerMode.TOGETHER, (1, 1)),
+    "all have one order": (ordered(WHOLE) + ordered(Q) + ordered(KV), LayerMode.EITHER, (1, 3)),
+    "all have another order": (ordered(WHOLE, OTHER) + ordered(Q) + ordered(KV), LayerMode.APART, (3, 3)),
     "columns have another order": (
         ordered(WHOLE) + ordered(Q) + ordered(KV) + ordered(KV, OTHER, of_rows=False),
-        Way.APART,
+        LayerMode.APART,
         (3, 3),
     ),
-    "the product has none": (usual(WHOLE) + ordered(Q) + ordered(KV), Way.APART, (3, 3)),
+    "the product has none": (usual(WHOLE) + ordered(Q) + ordered(KV), LayerMode.APART, (3, 3)),
 }
 
 
@@ -93,9 +93,9 @@ class Served:
         return count
 
     @property
-    def way(self) -> Way:
+    def way(self) -> LayerMode:
         weights = [layer.weight for layer in (self.module.q, self.module.k, self.module.v)]
-        return way_of(weights, False, self.context)
+        return layer_mode_of(weights, False, self.context)
 
 
 @pytest.fixture(autouse=True)
@@ -111,57 +111,57 @@ def undone() -> Iterator[None]:
 def test_a_row_has_the_same_bits_for_every_m(name: str) -> None:
     """Called together or one by one, as the bundle says, for all M alike."""
     rows, way, (few, many) = CASES[name]
-    served = Served(rows)
-    assert served.patch.merged == ("q + k + v",)
-    assert served.way is way
-    (alone,) = served.module(POOL[:1])
+    implementation = Served(rows)
+    assert implementation.patch.merged == ("q + k + v",)
+    assert implementation.way is way
+    (alone,) = implementation.module(POOL[:1])
     for m in SIZES:
-        served.launches()
-        out = served.module(POOL[:m])
+        implementation.launches()
+        out = implementation.module(POOL[:m])
         assert out[0].equal(alone), m
-        assert served.launches() == (many if m > 1024 else few), m
+        assert implementation.launches() == (many if m > 1024 else few), m
         columns = POOL[:m].t().contiguous().t()
         # Columns of layers that are called alone are another problem, with or without a patch.
-        assert way is Way.APART or served.module(columns)[0].equal(alone), m
+        assert way is LayerMode.APART or implementation.module(columns)[0].equal(alone), m
 
 
 def test_layers_without_an_order_are_refused() -> None:
     """Whether their product is tuned or not, for each M, and served by it again afterwards."""
-    served = Served(usual(WHOLE))
-    assert served.way is Way.APART
+    implementation = Served(usual(WHOLE))
+    assert implementation.way is LayerMode.APART
     for m in SIZES:
         with pytest.raises(InvarianceError, match=f"{m}x{Q}x{K}"):
-            served.module(POOL[:m])
-    served.context.switch(OFF)
-    served.module(POOL[:1])
-    assert served.launches() == 1
+            implementation.module(POOL[:m])
+    implementation.context.switch(OFF)
+    implementation.module(POOL[:1])
+    assert implementation.launches() == 1
 
 
 def test_a_switch_changes_the_way() -> None:
     """At once, back and forth, and between two layers' calls; weights stay where they lie."""
-    served = Served(ordered(WHOLE, OTHER) + ordered(Q) + ordered(KV), OFF)
-    places = [each.data_ptr() for each in served.module.parameters()]
+    implementation = Served(ordered(WHOLE, OTHER) + ordered(Q) + ordered(KV), OFF)
+    places = [each.data_ptr() for each in implementation.module.parameters()]
     x = POOL[:4]
     found = {}
     for mode in (OFF, STRICT, OFF, STRICT):
-        served.context.switch(mode)
-        out = served.module(x)
-        assert served.launches() == (3 if mode == STRICT else 1)
+        implementation.context.switch(mode)
+        out = implementation.module(x)
+        assert implementation.launches() == (3 if mode == STRICT else 1)
         assert found.setdefault(mode, out).equal(out)
     assert not found[OFF].equal(found[STRICT])
-    served.context.switch(OFF)
-    served.module.mixes = lambda x: served.context.switch(STRICT)
-    out = served.module(x)
+    implementation.context.switch(OFF)
+    implementation.module.mixes = lambda x: implementation.context.switch(STRICT)
+    out = implementation.module(x)
     assert out[:, Q:].equal(found[STRICT][:, Q:])
-    served.patch.undo()
-    assert [each.data_ptr() for each in served.module.parameters()] == places
-    assert not any("forward" in vars(each) for each in served.module.modules())
+    implementation.patch.undo()
+    assert [each.data_ptr() for each in implementation.module.parameters()] == places
+    assert not any("forward" in vars(each) for each in implementation.module.modules())
 
 
 def test_what_is_called_together_alone_is_so_always() -> None:
     """A layer by itself, layers that are given several tensors, hooks in inference mode: each gets its part."""
-    served = Served(CASES["a layer has another order"][0])
-    module, x, memory = served.module, POOL[:3], POOL[3:6]
+    implementation = Served(CASES["a layer has another order"][0])
+    module, x, memory = implementation.module, POOL[:3], POOL[3:6]
     wanted, of_memory = module(x), module(memory)
     assert module.q(x).equal(wanted[:, :Q])
     for _ in range(2):
@@ -176,8 +176,8 @@ def test_what_is_called_together_alone_is_so_always() -> None:
 
 def test_what_is_called_together_alone_is_refused_otherwise() -> None:
     """Copies, gradients, transforms, casts, and weights that were given other memory; never another order instead."""
-    served = Served(CASES["a layer has another order"][0])
-    module, x = served.module, POOL[:3]
+    implementation = Served(CASES["a layer has another order"][0])
+    module, x = implementation.module, POOL[:3]
     with pytest.raises(InvarianceError, match="only their common product"):
         copy.deepcopy(module)(x)
     with torch.enable_grad(), pytest.raises(InvarianceError, match="gradients"):
@@ -190,29 +190,29 @@ def test_what_is_called_together_alone_is_refused_otherwise() -> None:
     module.v.weight.data = module.v.weight.data.clone()
     with pytest.raises(InvarianceError, match="weights that were moved"):
         module(x)
-    served.context.switch(OFF)
+    implementation.context.switch(OFF)
     module(x)
 
 
 def test_what_has_its_own_order_is_never_refused() -> None:
     """Gradients, copies, transforms: the same bits, since the product's order is the layers'."""
-    served = Served(CASES["all have one order"][0])
-    module, x = served.module, POOL[:3]
+    implementation = Served(CASES["all have one order"][0])
+    module, x = implementation.module, POOL[:3]
     wanted = module(x)
     assert copy.deepcopy(module)(x).equal(wanted)
     with torch.enable_grad():
         assert module(x).equal(wanted)
     module.v.weight.data = module.v.weight.data.clone()
     assert module(x).equal(wanted)
-    assert served.launches() == 1 + 3 + 3 + 3
+    assert implementation.launches() == 1 + 3 + 3 + 3
 
 
 def test_a_warning_is_enough_by_choice(caplog: pytest.LogCaptureFixture) -> None:
     """What cannot be called together is called as without the mode, and it is said."""
-    served = Served(ordered(WHOLE), WARN)
+    implementation = Served(ordered(WHOLE), WARN)
     with torch.enable_grad():
-        out = served.module(POOL[:3])
-    weights = [layer.weight for layer in (served.module.q, served.module.k, served.module.v)]
+        out = implementation.module(POOL[:3])
+    weights = [layer.weight for layer in (implementation.module.q, implementation.module.k, implementation.module.v)]
     assert out.equal(torch.cat([nn.functional.linear(POOL[:3], weight) for weight in weights], -1))
     assert "only their common product" in caplog.text
     assert all(record.levelno == logging.WARNING for record in caplog.records)
@@ -222,27 +222,27 @@ def test_a_warning_is_enough_by_choice(caplog: pytest.LogCaptureFixture) -> None
 def test_compiled_programs_go_the_same_way(name: str) -> None:
     """For every M, in the mode in which they run, and where weights were given other memory since."""
     rows, _, (few, _) = CASES[name]
-    served = Served(rows, OFF, f"ways_{list(CASES).index(name)}")
+    implementation = Served(rows, OFF, f"ways_{list(CASES).index(name)}")
     torch.compiler.reset()
-    module: Any = torch.compile(served.module, dynamic=True, fullgraph=True, backend="eager")
+    module: Any = torch.compile(implementation.module, dynamic=True, fullgraph=True, backend="eager")
     module(POOL[:5])
-    served.context.switch(STRICT)
-    (alone,) = served.module(POOL[:1])
+    implementation.context.switch(STRICT)
+    (alone,) = implementation.module(POOL[:1])
     for m in (2, 17, 1025):
-        served.launches()
+        implementation.launches()
         assert module(POOL[:m])[0].equal(alone)
-        assert served.launches() == few
-    served.module.v.weight.data = served.module.v.weight.data.clone()
+        assert implementation.launches() == few
+    implementation.module.v.weight.data = implementation.module.v.weight.data.clone()
     assert module(POOL[:2])[0].equal(alone)
 
 
 def test_programs_that_are_read_in_pieces_go_the_same_way() -> None:
     """Where a layer is compiled without the module that shares its input; gradients are refused as ever."""
-    served = Served(CASES["a layer has another order"][0], STRICT, "ways_in_pieces")
-    wanted = served.module(POOL[:7])
-    served.module.mixes = lambda x: torch._dynamo.graph_break()
+    implementation = Served(CASES["a layer has another order"][0], STRICT, "ways_in_pieces")
+    wanted = implementation.module(POOL[:7])
+    implementation.module.mixes = lambda x: torch._dynamo.graph_break()
     torch.compiler.reset()
-    compiled = torch.compile(served.module, backend="eager")
+    compiled = torch.compile(implementation.module, backend="eager")
     for m in (3, 7):
         assert compiled(POOL[:m]).equal(wanted[:m])
     with torch.enable_grad(), pytest.raises(InvarianceError, match="gradients"):
@@ -252,11 +252,13 @@ def test_programs_that_are_read_in_pieces_go_the_same_way() -> None:
 def test_a_report_says_what_is_called_in_the_mode() -> None:
     """The product with its order where it is called, and not where layers are called one by one."""
     for name, (rows, way, _) in CASES.items():
-        served = Served(rows, OFF)
-        assert [each.name for each in report_model(served.module, served.context)][3:] == ["q + k + v"], name
-        served.context.switch(STRICT)
-        products = report_model(served.module, served.context)[3:]
-        assert [each.name for each in products] == ["q + k + v"] * (way is not Way.APART), name
+        implementation = Served(rows, OFF)
+        assert [each.name for each in report_model(implementation.module, implementation.context)][3:] == [
+            "q + k + v"
+        ], name
+        implementation.context.switch(STRICT)
+        products = report_model(implementation.module, implementation.context)[3:]
+        assert [each.name for each in products] == ["q + k + v"] * (way is not LayerMode.APART), name
         assert all(each.sums and each.winners for each in products), name
 
 

@@ -11,11 +11,11 @@ import torch
 from layers_sharing_x import Attention, made
 from torch import nn
 
-from genkern.runtime.merged_layers.merged_weight import Merged, as_one, can_merge
+from genkern.runtime.merged_layers.merged_weight import MergedWeight, as_one, can_merge
 
 
-def merged(module: Attention) -> Merged:
-    return Merged([module.q_proj, module.k_proj, module.v_proj])
+def merged(module: Attention) -> MergedWeight:
+    return MergedWeight([module.q_proj, module.k_proj, module.v_proj])
 
 
 def saved(module: nn.Module) -> bytes:

@@ -10,13 +10,13 @@ import torch
 from layers_sharing_x import Attention, Gated, made
 from torch import nn
 
-from genkern.runtime.merged_layers.shared_inputs import alike, given_the_same
+from genkern.runtime.merged_layers.shared_inputs import candidate_groups, groups_with_same_input
 
 QKV = ("q_proj", "k_proj", "v_proj")
 
 
 def found(module: nn.Module) -> list[tuple[str, ...]]:
-    return [group for pool in alike(module) for group in given_the_same(module, pool)]
+    return [group for pool in candidate_groups(module) for group in groups_with_same_input(module, pool)]
 
 
 class Strange(Attention):

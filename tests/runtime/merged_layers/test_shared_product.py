@@ -18,8 +18,8 @@ from torch.testing._internal.two_tensor import TwoTensor
 from genkern.runtime.linear import Patch, patch_model
 
 
-def patched(module: nn.Module, bench: Bench) -> Patch:
-    return patch_model(module, bench.gemm, bench.context)
+def patched(module: nn.Module, builder: Bench) -> Patch:
+    return patch_model(module, builder.gemm, builder.context)
 
 
 class LowRank(nn.Module):
@@ -139,12 +139,12 @@ def test_gradients_and_casts_are_the_librarys(bench: Bench) -> None:
 @torch.no_grad()
 def test_what_is_not_tuned_or_of_many_rows_is_called_apart() -> None:
     """As it would have been without a patch."""
-    bench = Bench([(128, 64)], rows=(2, 2000))
+    builder = Bench([(128, 64)], rows=(2, 2000))
     module = made(Attention())
-    with patched(module, bench):
+    with patched(module, builder):
         for rows, launches in ((2, 1), (3000, 0), (2000, 0)):
             module(x_of(1, rows))
-            assert bench.launches() == launches
+            assert builder.launches() == launches
 
 
 @torch.no_grad()

@@ -213,7 +213,7 @@ def test_a_command_runs_nothing_of_the_folders_around_it(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path / "program")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", *sys.path[1:]]))
     monkeypatch.setenv("GENKERN_CACHE_DIR", "own")
-    command = genkern_command.OwnCommand(["status", "missing.yaml"], tmp_path / "log")
+    command = genkern_command.GenkernCommand(["status", "missing.yaml"], tmp_path / "log")
     assert command.wait(60) == 2
     assert command.last_line.startswith("missing.yaml: no such file")
     assert not (tmp_path / "executed").exists()
@@ -224,7 +224,7 @@ def test_a_command_runs_nothing_of_the_folders_around_it(tmp_path: Path, monkeyp
 
 def test_command_ends_with_its_line(tmp_path: Path) -> None:
     """genkern as a process of its own: its status, and the line in which it refuses, whatever the folder."""
-    command = genkern_command.OwnCommand(["pack", "missing.yaml", "-o", "x"], tmp_path / "log", nice=True)
+    command = genkern_command.GenkernCommand(["pack", "missing.yaml", "-o", "x"], tmp_path / "log", nice=True)
     assert command.wait(60) == 2
     assert command.last_line.startswith("missing.yaml: no such file")
     with pytest.raises(ResultsError, match="no such file"):

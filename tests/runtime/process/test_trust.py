@@ -12,7 +12,7 @@ from library_rows import library_bundle, library_rows, sizes_in
 from genkern.errors import ResultsError
 from genkern.runtime.process.bundle_sources import Sources
 from genkern.runtime.process.online import Online
-from genkern.runtime.process.trust import bytes_of_ours
+from genkern.runtime.process.trust import read_trusted_bundle
 
 
 @pytest.fixture
@@ -56,16 +56,16 @@ def test_a_folder_that_others_can_write(folder: Path, bundle: Path) -> None:
     """They could put another file in its place; not so in one like /tmp."""
     folder.chmod(0o777)
     with pytest.raises(ResultsError, match=r"recorded .*others"):
-        bytes_of_ours(str(bundle))
+        read_trusted_bundle(str(bundle))
     folder.chmod(0o1777)
-    bytes_of_ours(str(bundle))
+    read_trusted_bundle(str(bundle))
 
 
 def test_what_belongs_to_another_user(folder: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever its permissions say."""
     of_another_user(bundle, monkeypatch)
     with pytest.raises(ResultsError, match="belongs to another user"):
-        bytes_of_ours(str(bundle))
+        read_trusted_bundle(str(bundle))
     said: list[str] = []
     assert Online(folder, said.append, environ={}).bundles() == []
     assert len(said) == 1
@@ -99,12 +99,12 @@ def test_what_is_judged_is_what_is_read(folder: Path, bundle: Path, tmp_path: Pa
     linked.symlink_to(other := tmp_path / "other.genkern")
     other.write_bytes(bundle.read_bytes())
     other.chmod(0o644)
-    assert bytes_of_ours(str(linked)) == bundle.read_bytes()
+    assert read_trusted_bundle(str(linked)) == bundle.read_bytes()
     other.chmod(0o666)
     with pytest.raises(ResultsError, match="can be written by others"):
-        bytes_of_ours(str(linked))
+        read_trusted_bundle(str(linked))
     os.mkfifo(pipe := folder / "online_pipe.genkern", 0o600)
     with pytest.raises(ResultsError, match="is not a file"):
-        bytes_of_ours(str(pipe))
+        read_trusted_bundle(str(pipe))
     with pytest.raises(ResultsError, match="cannot be read"):
-        bytes_of_ours(str(folder / "online_none.genkern"))
+        read_trusted_bundle(str(folder / "online_none.genkern"))

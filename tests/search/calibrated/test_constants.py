@@ -14,10 +14,10 @@ from genkern.gemm.records import Resources
 from genkern.search.cost_model.constants import (
     Constants,
     constants_for,
-    counting_with,
     free_of,
     ranges,
     shipped_constants,
+    using_constants,
 )
 from genkern.search.cost_model.predict import predict_us, predicted_us
 from genkern.search.guided.features import features_of
@@ -30,14 +30,14 @@ def test_a_learned_model_sees_the_shipped_constants() -> None:
     """It was learned with them; what has no model goes by the fitted ones."""
     problem, configs = GemmProblem(16, 4096, 4096), [Config("tiled", 16, 64, 128)]
     shipped = features_of(problem, configs, MI300X)["log_physics"]
-    with counting_with(SLOW):
+    with using_constants(SLOW):
         assert features_of(problem, configs, MI300X)["log_physics"] == shipped
         assert features_of(problem, configs, MI300X, shipped=False)["log_physics"] > shipped
 
 
 def test_given_constants_hold_for_a_while() -> None:
     """Also where what counts with them fails."""
-    with contextlib.suppress(ValueError), counting_with(SLOW):
+    with contextlib.suppress(ValueError), using_constants(SLOW):
         assert constants_for(MI300X) == SLOW
         raise ValueError
     assert constants_for(MI300X) == shipped_constants(MI300X)
@@ -59,7 +59,7 @@ def test_every_constant_that_is_fitted_is_one_that_orders(arch: str) -> None:
 
     before = times_us()
     for name, (least, most) in ranges(gpu).items():
-        with counting_with(replace(shipped, **{name: most if name.endswith("_us") else least})):
+        with using_constants(replace(shipped, **{name: most if name.endswith("_us") else least})):
             assert max(after / us for after, us in zip(times_us(), before, strict=True)) > 1.01, name
 
 

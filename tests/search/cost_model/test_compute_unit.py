@@ -109,4 +109,4 @@ def test_spilled_registers_are_loaded_again() -> None:
 
     binary = Resources(registers=200, scratch_bytes=0)
     assert load(tile, replace(binary, scratch_bytes=64)) > load(tile, binary)
-    assert load(tile.having(waves_per_eu=4)) > load(tile)
+    assert load(tile.with_values(waves_per_eu=4)) > load(tile)

@@ -13,7 +13,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels import catalogue
-from genkern.kernels.catalogue import FAMILIES, form_of
+from genkern.kernels.catalogue import FAMILIES, traits_of
 from genkern.kernels.contract.family import Family
 from genkern.search.guided.features import features_of, physics_us, roofline_us
 
@@ -75,7 +75,7 @@ def test_copies_are_told_where_rows_must_be_realigned() -> None:
     problem, gpu = GemmProblem(256, 1024, 2047), gpu_for_arch("sm_90")
     configs = list(kept_configs(problem, "sm_90"))
     columns = features_of(problem, configs, gpu)
-    realigned = np.array([form_of(config).realigned for config in configs])
+    realigned = np.array([traits_of(config).realigned for config in configs])
     assert realigned.any()
     assert ((columns["log_copies"] > 0) == realigned).all()
     splits = np.array([config.SPLIT_K > 1 for config in configs])

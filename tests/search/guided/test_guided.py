@@ -9,12 +9,12 @@ from functools import cache
 import pytest
 from kept_configs import kept_configs
 
-from genkern.compile.binary_groups import compiled_of
+from genkern.compile.binary_groups import binary_group
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome, Resources
-from genkern.kernels.catalogue import form_of
+from genkern.kernels.catalogue import traits_of
 from genkern.search.cost_model.predict import predict_us
 from genkern.search.guided.guided import Guided
 from genkern.search.guided.model import ranked
@@ -39,7 +39,7 @@ def physics(config: Config) -> float:
 def otherwise(config: Config) -> float:
     """A machine on which narrow tiles, one form of a family and odd group sizes are much better than anyone thinks."""
     factor = 0.5 if config.BLOCK_SIZE_N <= 64 else 1.0
-    factor *= 0.6 if form_of(config).stem.startswith("tiled_tma") else 1.0
+    factor *= 0.6 if traits_of(config).stem.startswith("tiled_tma") else 1.0
     return physics(config) * factor * (0.97 if config.GROUP_SIZE_M % 8 else 1.0)
 
 
@@ -75,7 +75,7 @@ def test_a_few_binaries_are_enough(us: Times, room: int) -> None:
     asked, times = searched(strategy, us, room)
     made = {unit.compiled for unit in asked}
     assert 20 <= len(made) <= 96
-    assert len(made) < len({*map(compiled_of, configs())}) / 3
+    assert len(made) < len({*map(binary_group, configs())}) / 3
     assert min(times.values()) <= 1.03 * min(map(us, configs()))
     assert 0 <= (strategy.expected_loss() or 0.0) < 0.05
 
@@ -88,10 +88,10 @@ def test_what_others_know_of_the_machine_is_not_needed() -> None:
 
 def test_kinds_have_their_first() -> None:
     """The first batch has the model's best binaries, and the best one of many forms, learned model or not."""
-    kinds = {form_of(config).stem for config in configs()}
+    kinds = {traits_of(config).stem for config in configs()}
     for strategy in (Guided(task()), Guided(task(), lambda arch: None)):
         first = strategy.ask(1000)
-        assert len({form_of(unit.configs[0]).stem for unit in first}) >= min(12, len(kinds))
+        assert len({traits_of(unit.configs[0]).stem for unit in first}) >= min(12, len(kinds))
         assert len(first) <= 32
     promise = [unit.compiled for unit in units_of(ranked(PROBLEM, configs(), GPU))]
     assert {*promise[:16]} <= {unit.compiled for unit in Guided(task()).ask(1000)}
@@ -100,7 +100,7 @@ def test_kinds_have_their_first() -> None:
 def test_a_binary_that_ran_before_the_search_counts_as_the_best() -> None:
     """The winner of an earlier run is measured first. If nothing promises more, the search ends early."""
     strategy = Guided(task())
-    strategy.tell(Measured(configs()[0].having(num_stages=7), min(map(otherwise, configs())) / 4))
+    strategy.tell(Measured(configs()[0].with_values(num_stages=7), min(map(otherwise, configs())) / 4))
     asked, _ = searched(strategy, otherwise)
     assert len({unit.compiled for unit in asked}) <= 40
     assert math.isclose(strategy.expected_loss() or 0.0, 0.0, abs_tol=2e-3)
@@ -112,7 +112,7 @@ def test_group_sizes_come_last_and_of_the_best_alone(found: tuple[list[Unit], di
     again = [unit for unit in asked if unit.compiled in seen or seen.add(unit.compiled)]  # type: ignore[func-returns-value]
     assert again == asked[-len(again) :]
     first = {config: us for unit in asked[: -len(again)] for config in unit.configs for us in [times[config]]}
-    best = {compiled_of(config) for config in sorted(first, key=first.__getitem__)[:20]}
+    best = {binary_group(config) for config in sorted(first, key=first.__getitem__)[:20]}
     assert {unit.compiled for unit in again} <= best
     assert min(times, key=times.__getitem__).GROUP_SIZE_M % 8
 
@@ -206,7 +206,7 @@ def test_nothing_to_search() -> None:
 def test_what_nobody_can_make_costs_no_tries() -> None:
     """Where the kernels that promise most are refused, as many of the others are tried, and the best of them found."""
     strategy = Guided(task())
-    promise = sorted({*map(compiled_of, configs())}, key=lambda made: min(map(physics, by_binary()[made])))
+    promise = sorted({*map(binary_group, configs())}, key=lambda made: min(map(physics, by_binary()[made])))
     gone = {*promise[: len(promise) // 2]}
     tried: dict[Config, float] = {}
     while units := strategy.ask(64):
@@ -217,8 +217,8 @@ def test_what_nobody_can_make_costs_no_tries() -> None:
             for config in unit.configs:
                 tried[config] = physics(config)
                 strategy.tell(Measured(config, tried[config]))
-    assert 20 <= len({*map(compiled_of, tried)}) <= 96
-    left = [config for config in configs() if compiled_of(config) not in gone]
+    assert 20 <= len({*map(binary_group, tried)}) <= 96
+    left = [config for config in configs() if binary_group(config) not in gone]
     assert min(tried.values()) <= 1.03 * min(map(physics, left))
 
 
@@ -226,5 +226,5 @@ def test_what_nobody_can_make_costs_no_tries() -> None:
 def by_binary() -> dict[object, list[Config]]:
     found: dict[object, list[Config]] = {}
     for config in configs():
-        found.setdefault(compiled_of(config), []).append(config)
+        found.setdefault(binary_group(config), []).append(config)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from genkern.search.guided.specialized_trees import passed
+from genkern.search.guided.specialized_trees import specialized
 from genkern.search.guided.trees import Trees
 
 
@@ -30,7 +30,7 @@ def test_rows_end_where_they_did(constant: int) -> None:
     trees, random = random_trees(40, 6, 7), np.random.default_rng(4)
     columns = {f"f{place}": random.integers(0, 9, 50).astype(np.float64) for place in range(6)}
     columns |= {f"f{place}": np.full(50, 4.0) for place in range(constant)}
-    shorter = passed(trees, columns)
+    shorter = specialized(trees, columns)
     assert (shorter.leaves(columns) == trees.leaves(columns)).all()
     # A tree of one leaf has it on both sides.
     split_by = {f"f{place}" for place in shorter.feature[:, 0][shorter.left[:, 0] != shorter.right[:, 0]].tolist()}

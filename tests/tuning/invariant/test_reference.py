@@ -51,7 +51,7 @@ def test_an_order_of_one_configs_kernels() -> None:
     problem = GemmProblem(64, 4096, 4096, "a16w4", "bf16", "int8", "bf16")
     config = made("tiled", 16, 64, 64, 1, 4, 4, 3)
     order = sums_of(problem, config, "sm_90")
-    assert (alone(order), alone(WHOLE)) == (config.having(SPLIT_K=1), None)
+    assert (alone(order), alone(WHOLE)) == (config.with_values(SPLIT_K=1), None)
     assert reference_of(problem, order, GPU) == config
     few, many = replace(problem, M=1), replace(problem, M=4096)
     large = made("tiled", 128, 128, 64, 1, 1, 8, 3)

@@ -10,7 +10,7 @@ from typing import Any
 
 from test_tune import ALGORITHM, OTHER, PLAIN, PROBLEM, SPLIT, Finals, Verdicts, a_session, a_tuner, final
 
-from genkern.compile.candidate_builder import Job
+from genkern.compile.candidate_builder import ProblemBuild
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.records import Candidate, Check, Measurement, Outcome
@@ -19,12 +19,12 @@ from genkern.result.result import Result
 from genkern.timing.libraries import VENDOR, library_of
 from genkern.timing.session import Session
 from genkern.tuning.invariant.reference import reference_of
-from genkern.tuning.invariant.sum_order_constraint import ANY_ORDER, Orders
+from genkern.tuning.invariant.sum_order_constraint import ANY_ORDER, SumOrderConstraint
 from genkern.tuning.tune import Report
 
 WHOLE, PARTS = "wgmma k16", "wgmma k16; 4 parts of 1024"
 DEEP = replace(PLAIN, num_stages=5)
-ASKED = Orders({PROBLEM: WHOLE})
+ASKED = SumOrderConstraint({PROBLEM: WHOLE})
 REFERENCE = reference_of(PROBLEM, WHOLE, gpu_for_arch("sm_90"))
 
 
@@ -53,7 +53,7 @@ def choose(
     folder: Path,
     finals: list[Measurement],
     bits: Bits | None,
-    orders: Orders = ASKED,
+    orders: SumOrderConstraint = ASKED,
     before: Config | None = None,
     more: Sequence[Config] = (),
 ) -> tuple[Result | None, Report, Journal]:
@@ -62,9 +62,9 @@ def choose(
     checker.rows = bits
     journal = Journal(folder / "journal", {})
     tuner = a_tuner(journal, checker, Finals(finals))
-    workshop: Any = SimpleNamespace(gpu=gpu_for_arch("sm_90"))
+    build_environment: Any = SimpleNamespace(gpu=gpu_for_arch("sm_90"))
     incumbents = {PROBLEM: before} if before else {}
-    tuner = replace(tuner, orders=orders, incumbents=incumbents, workshop=workshop)
+    tuner = replace(tuner, orders=orders, incumbents=incumbents, build_environment=build_environment)
     ours = [m for m in finals if library_of(m.config) == "triton"]
     configs = [*(Config.parse(m.config) for m in ours), *more]
     report = Report(PROBLEM)
@@ -73,7 +73,7 @@ def choose(
         config.name: Measurement(config.name, Outcome.MEASURED, "x", duration_us=999.0) for config in more
     }
     ready = {config.name: Candidate(config, ()) for config in configs}
-    winner = tuner._choose(Job(a_session(folder), ready), journal.of(PROBLEM), report)
+    winner = tuner._choose(ProblemBuild(a_session(folder), ready), journal.of(PROBLEM), report)
     return winner, report, journal
 
 

@@ -9,9 +9,9 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate, Measurement, Outcome
-from genkern.timing.libraries import VENDOR, KeptAlgorithm
+from genkern.timing.libraries import VENDOR, StoredAlgorithm
 from genkern.tuning.invariant.reference import reference_of
-from genkern.tuning.invariant.sum_order_constraint import ANY_ORDER, Orders, fastest_by_order, loss
+from genkern.tuning.invariant.sum_order_constraint import ANY_ORDER, SumOrderConstraint, fastest_by_order, loss
 
 GPU = gpu_for_arch("sm_90")
 PROBLEM = GemmProblem(64, 4096, 4096)
@@ -22,7 +22,7 @@ PLAIN, SPLIT, FEW = (
     made("gemv", 1, 4, 512, 1, 1, 4, 1),
 )
 WHOLE, PARTS = "wgmma k16", "wgmma k16; 2 parts of 2048"
-ALGORITHM = KeptAlgorithm(131000, bytes(64)).name
+ALGORITHM = StoredAlgorithm(131000, bytes(64)).name
 
 
 def measured(config: Config, us: float) -> Measurement:
@@ -31,7 +31,7 @@ def measured(config: Config, us: float) -> Measurement:
 
 def test_what_may_win() -> None:
     """A config of the order, and a library's algorithm that bits have shown to be of it; PyTorch's own call not."""
-    orders = Orders({PROBLEM: WHOLE})
+    orders = SumOrderConstraint({PROBLEM: WHOLE})
     assert orders.may_win(PROBLEM, PLAIN.name, "sm_90")
     assert not orders.may_win(PROBLEM, SPLIT.name, "sm_90")
     assert orders.may_win_call(PROBLEM, ALGORITHM, {ALGORITHM: WHOLE})
@@ -40,14 +40,14 @@ def test_what_may_win() -> None:
     assert not orders.may_win_call(PROBLEM, VENDOR, {VENDOR: WHOLE})
     assert ANY_ORDER.may_win(PROBLEM, SPLIT.name, "sm_90")
     assert ANY_ORDER.may_win_call(PROBLEM, VENDOR, {})
-    assert orders.besides(PROBLEM, GPU) == [reference_of(PROBLEM, WHOLE, GPU)]
-    assert ANY_ORDER.besides(PROBLEM, GPU) == []
+    assert orders.required_configs(PROBLEM, GPU) == [reference_of(PROBLEM, WHOLE, GPU)]
+    assert ANY_ORDER.required_configs(PROBLEM, GPU) == []
 
 
 def test_the_fastest_of_each_order() -> None:
     """Of those whose binaries are there; orders of one config's kernels are compared with no library."""
     ready = {config.name: Candidate(config, ()) for config in (PLAIN, SPLIT, FEW)}
-    slower = PLAIN.having(GROUP_SIZE_M=8)
+    slower = PLAIN.with_values(GROUP_SIZE_M=8)
     times = [measured(SPLIT, 5), measured(slower, 9), measured(PLAIN, 7), measured(FEW, 1)]
     found = fastest_by_order(PROBLEM, times, ready, "sm_90")
     assert [(order, each.config) for order, each in found.items()] == [(PARTS, SPLIT), (WHOLE, PLAIN)]

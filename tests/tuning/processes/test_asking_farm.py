@@ -38,7 +38,7 @@ def test_each_size_has_a_number(farm: AskingFarm, said: list[Any]) -> None:
     told: list[Any] = []
     for owner in ("one", "next"):
         farm.order(owner, [(0, job("a"))], lambda key, result, owner=owner: told.append((owner, key, result)))  # type: ignore[misc]
-    farm.stand("next", behind=True)
+    farm.set_background("next", background=True)
     assert said == [("order", 0, [(0, job("a"))]), ("order", 1, [(0, job("a"))]), ("stand", 1, True)]
     for number in (1, 0, 0):
         farm.receive(number, "a", BINARY)

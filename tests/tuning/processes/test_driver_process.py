@@ -25,7 +25,7 @@ from genkern.compile.farm import Farm
 from genkern.errors import BugError, OutputError, ProfilerError
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.facts import read_journal
-from genkern.journal.journal import Facts
+from genkern.journal.journal import FactWriter
 from genkern.kernels.kernel import Target
 from genkern.profiling.predict_profiler import PredictProfiler
 from genkern.tuning.processes.driver_process import DriverProcess, Shared, driver_processes
@@ -38,14 +38,14 @@ class Stub:
     """A tuner that does in its process what it is named after."""
 
     does: str
-    workshop: Any
-    journal: Facts
+    build_environment: Any
+    journal: FactWriter
     progress: Any = None
     device_index: int = 0
     profiler: Any = field(default_factory=PredictProfiler)
 
     def tune(self, problem: GemmProblem, may_prepare: Callable[[], object]) -> Report:
-        self.journal.screened(problem, replace(SCREENED, config=self.does))
+        self.journal.add_screened(problem, replace(SCREENED, config=self.does))
         if self.does == "breaks":
             raise ProfilerError("GPU 0 is broken")
         if self.does == "full":
@@ -55,7 +55,7 @@ class Stub:
         if self.does == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.does == "wins":
-            self.journal.won(WINNER)
+            self.journal.add_winner(WINNER)
         known = ", ".join([*self.journal.of(problem).screened, *(w.config.name for w in self.journal.winners())])
         return Report(problem, message=known)
 
