@@ -1,4 +1,8 @@
-"Faults for python_mutants.py: edits of genkern's Python, map_in_order of which makes a room behave wrongly.\n\nA fault names no file, so that it outlives a move of its code: it applies to the one file that defines `symbol` and has\nthe text `old`. If the code is rewritten, rewrite the fault so that it is the same mistake.\n"
+"""Faults for python_mutants.py: edits of genkern's Python, each of which makes a room behave wrongly.
+
+A fault names no file, so that it outlives a move of its code: it applies to the one file that defines `symbol` and has
+the text `old`. If the code is rewritten, rewrite the fault so that it is the same mistake.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fault:
-    "An edit that tests must find.\n\n    name: the mistake\n    symbol: function, class or constant in whose file `old` occurs exactly once\n    old, new: the text that is replaced, and its replacement\n    tests: format_folders or family_files of tests/ that should find it\n"
+    """An edit that tests must find.
+
+    name: the mistake
+    symbol: function, class or constant in whose file `old` occurs exactly once
+    old, new: the text that is replaced, and its replacement
+    tests: folders or files of tests/ that should find it
+    """
 
     name: str
     symbol: str

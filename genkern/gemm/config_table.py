@@ -70,7 +70,7 @@ class ConfigTable:
             columns[name] = np.array(values).reshape(axes)
         return cls(family, others, columns, tuple(shape))
 
-    def having(self, **columns: Column) -> ConfigTable:
+    def with_values(self, **columns: Column) -> ConfigTable:
         """Return the same configs with these columns instead."""
         return ConfigTable(self.family, self.others, {**self._columns, **columns}, self.shape)
 

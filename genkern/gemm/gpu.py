@@ -109,7 +109,7 @@ class Rates:
 
     The values and their sources are in gpus.yaml. A user's file in the same form (GENKERN_GPU_FILES), or
     `dataclasses.replace(gpu, rates=...)`, replaces them by measured ones. `genkern calibrate` fits them to kernels
-    measured on the device (genkern.search.calibrated).
+    measured on the device (genkern.search.cost_model).
 
     matrix_share, memory_share: share of the stated peak that dense kernels and copies sustain
     l2_tb_per_s: bandwidth of all L2 caches together

@@ -151,7 +151,7 @@ def refused_kernels(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None)
         if facts.in_ring:
             # A step of these kernels is one buffer of the ring, however many are filled together.
             yield from _refused_by(
-                hook, problem, configs.having(BLOCK_SIZE_K=ring_k(DTYPES[problem.dtype_a].size_bytes))
+                hook, problem, configs.with_values(BLOCK_SIZE_K=ring_k(DTYPES[problem.dtype_a].size_bytes))
             )
         else:
             yield from _refused_by(hook, problem, configs)

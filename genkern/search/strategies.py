@@ -39,10 +39,10 @@ class Named:
 STRATEGIES = {
     "guided": Named("guided.guided"),
     "zero": Named("guided.zero"),
-    "predicted": Named("predicted_order", takes_number=True, whole=True),
-    "exhaustive": Named("predicted_order", whole=True, every=True),
-    "cached": Named("cached", takes_number=True),
-    "spread": Named("calibrated.spread", takes_number=True),
+    "predicted": Named("guided.predicted_order", takes_number=True, whole=True),
+    "exhaustive": Named("guided.predicted_order", whole=True, every=True),
+    "cached": Named("guided.cached", takes_number=True),
+    "spread": Named("spread", takes_number=True),
 }
 # Strategies of earlier versions that others beat after every number of binaries (docs/measurement.md).
 _REMOVED = ("patience", "racing", "random")

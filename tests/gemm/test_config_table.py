@@ -53,7 +53,7 @@ def test_a_single_config_has_plain_numbers() -> None:
     table = ConfigTable.of(config)
     assert (table.BLOCK_SIZE_M, table.SPLIT_K, table.cache_modifier, table.shape) == (64, 2, ".cg", ())
     assert table.configs() == [config]
-    assert table.having(num_stages=4).num_stages == 4
+    assert table.with_values(num_stages=4).num_stages == 4
     assert not hasattr(table, "BLOCK_M")
 
 

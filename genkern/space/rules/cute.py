@@ -88,7 +88,7 @@ def cute_stages(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     if traits.cost.tile_wave is None or traits.stages is None:
         return False
     has_room = configs.num_stages < _DEEP_RING
-    for refused, _ in traits.stages(problem, configs.having(num_stages=configs.num_stages + 1), gpu):
+    for refused, _ in traits.stages(problem, configs.with_values(num_stages=configs.num_stages + 1), gpu):
         has_room = has_room & negated(refused)
     return has_room
 

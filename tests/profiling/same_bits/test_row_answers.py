@@ -32,7 +32,7 @@ class InProcess:
     def __init__(self, answer: Any = None) -> None:
         self.rows, self._answer = checking(PLAIN), answer
 
-    def asked(self, session: Session, request: dict[str, Any], read: Any, lost: Any) -> Any:
+    def request(self, session: Session, request: dict[str, Any], read: Any, lost: Any) -> Any:
         if isinstance(self._answer, Outcome):
             return lost("the process was lost", self._answer)
         return read(self._answer or compared(self.rows, request, kernels))

@@ -1,4 +1,4 @@
-"""Tests of search/calibrated/spread.py."""
+"""Tests of search/spread.py."""
 
 from __future__ import annotations
 
