@@ -37,9 +37,9 @@ def main() -> None:
     parser.add_argument("picture", type=Path)
     parser.add_argument("command")
     options = parser.parse_args()
-    # Progress lines end with a carriage return and are drawn over: only the last state of a line is shown.
-    lines = [line.rsplit("\r", 1)[-1] for line in options.capture.read_text(encoding="utf-8").splitlines()]
-    options.picture.write_text(picture("\n".join(lines), options.command) + "\n", encoding="utf-8")
+    # Progress bars are drawn while the cursor is hidden, and are gone at the end.
+    capture = re.sub(r"\x1b\[\?25l.*?\x1b\[\?25h\s*", "", options.capture.read_text(encoding="utf-8"), flags=re.DOTALL)
+    options.picture.write_text(picture(capture, options.command) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

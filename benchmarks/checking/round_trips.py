@@ -30,7 +30,7 @@ from genkern.cli.verify import fitting, read_own_results
 from genkern.errors import GenkernError
 from genkern.file_io import write_whole
 from genkern.files import aiter_csv, aiter_fmoe
-from genkern.files.exchange import aiter_triton, aiter_triton_named, tunableop
+from genkern.files.exchange import aiter_triton, aiter_triton_named, flashinfer_trace, tunableop
 from genkern.files.exchange.aiter_triton import LOSSES
 from genkern.files.exchange.peers import PEERS
 from genkern.files.file_kind import kind_of, read_results
@@ -205,7 +205,9 @@ class Files:
 
     def exported(self) -> Collection[GemmProblem]:
         """`genkern export` and `import`, of problems that a file of another program can speak of."""
-        lost = {problem for peer in PEERS.values() for problem in self._lost(peer)}
+        # Solutions of FlashInfer Trace hold kernels, which `import` does not take.
+        peers = [peer for name, peer in PEERS.items() if name != flashinfer_trace.NAME]
+        lost = {problem for peer in peers for problem in self._lost(peer)}
         return [problem for problem in self.problems if problem not in lost]
 
     def _lost(self, peer: PeerFile) -> set[GemmProblem]:

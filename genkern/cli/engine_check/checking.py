@@ -418,6 +418,11 @@ def _say(checked: EngineComparison, console: Console) -> None:
         groups[layer["size"], said] = groups.get((layer["size"], said), 0) + 1
     for (size, said), count in groups.items():
         console.print(f"  {count} x {size}: {said}", markup=False)
+    if checked.tokens and not checked.invariant and all(each.apart == 0 and each.own == 0 for each in checked.tokens):
+        console.print(
+            "note: all log-probabilities are equal, also between batches: these weights cannot show a difference; "
+            "--load_format auto takes the model's own"
+        )
     for line in checked.lines:
         if "without genkern" in line or "genkern failed" in line:
             console.print(f"  {line}", markup=False)
