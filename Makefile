@@ -100,6 +100,8 @@ golden: $(DEV)
 
 docs: $(DEV)
 	$(PY) docs/options.py
+	$(PY) docs/terminal.py docs/runs/quickstart.ansi docs/runs/quickstart.svg \
+		'python -m genkern --gemm_size_file input_sizes/quickstart.yaml --compare -o tuned.yaml'
 	$(PY) docs/formats.py
 	$(PY) docs/pictures.py
 	$(PY) results/figures.py

@@ -59,6 +59,18 @@ def test_pictures_are_made_from_results_as_the_documents_show_them(tmp_path: Pat
     assert all("measured" in path.read_text(encoding="utf-8") for path in tmp_path.iterdir())
 
 
+def test_the_picture_of_a_run_shows_its_capture() -> None:
+    """README's picture is drawn from the output that docs/runs keeps, without progress bars or fonts to load."""
+    capture = (ROOT / "docs" / "runs" / "quickstart.ansi").read_text(encoding="utf-8")
+    picture = (ROOT / "docs" / "runs" / "quickstart.svg").read_text(encoding="utf-8")
+    assert "docs/runs/quickstart.svg)" in (ROOT / "README.md").read_text(encoding="utf-8")
+    words = [word for word in capture.split("\x1b[?25h")[-1].split() if word.isalnum()]
+    assert len(words) > 20
+    assert all(word in picture for word in words)
+    assert "\u2501" not in picture
+    assert "url(" not in picture.replace("url(#", "")
+
+
 def test_every_claim_about_another_tuner_has_a_source() -> None:
     """docs/compared.md: each word about a tuner is a link to a source that the page lists, or a question mark."""
     text = (ROOT / "docs" / "compared.md").read_text(encoding="utf-8")
