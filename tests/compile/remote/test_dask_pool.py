@@ -138,7 +138,7 @@ def test_entries_of_a_folder_that_both_see_do_not_travel(
     module = str(write_trouble(tmp_path))
     specs = [trouble_spec("plain_1"), trouble_spec("plain_2")]
     (one,) = farm.compile(module, specs[:1])
-    assert [kind.__name__ for kind in seen] == ["There"]
+    assert [kind.__name__ for kind in seen] == ["AlreadyInSharedCache"]
     assert isinstance(one, Binary)
     assert Path(one.path).is_relative_to(tmp_path / "shared")
     late, get = [True], farm.cache.get
@@ -146,7 +146,7 @@ def test_entries_of_a_folder_that_both_see_do_not_travel(
     job = farm.job(farm.key(specs[1]), module, specs[1])
     (two,) = farm.compile_jobs([job])
     assert isinstance(two, Binary)
-    assert [kind.__name__ for kind in seen[1:]] == ["There", "dict"]
+    assert [kind.__name__ for kind in seen[1:]] == ["AlreadyInSharedCache", "dict"]
     assert len(list((tmp_path / "shared").glob("??/*"))) == 2
     farm.close()
     assert list((tmp_path / "shared" / ".unborn").iterdir()) == []
