@@ -378,7 +378,7 @@ class Server:
     def _failed(self, name: str, error: Exception) -> Answer:
         """Return the answer for a refusal, which leaves the device as it was.
 
-        Raises `error` after a fault or for a bug.
+        Raises `error` for a bug. After a fault of the device, the synchronisation raises.
         """
         import torch
 

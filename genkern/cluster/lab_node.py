@@ -81,7 +81,7 @@ class LabResult:
 
 
 def tune_on_free_gpu(text: str) -> str:
-    """Tune the share in `text` on a free GPU of this machine, and return how that ended, as the text of a `Done`."""
+    """Tune the share in `text` on a free GPU of this machine; return how that ended, as the text of a `LabResult`."""
     share = LabTask.read(text)
     tell, is_wanted = _of_dask(share)
     with _gpu(share.arch) as index, tempfile.TemporaryDirectory(prefix="genkern-lab-") as folder:

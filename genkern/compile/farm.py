@@ -182,7 +182,7 @@ class Farm:
             self.counts.wanted += wanted
 
     def claim(self, keys: Collection[str]) -> None:
-        """Count these results as cached, unless they were compiled and this is the first claim."""
+        """Count as cached those of these results that this farm has not produced, or that were claimed before."""
         with self._changed:
             self.counts.cached += sum(key not in self._unclaimed for key in keys)
             self._unclaimed.difference_update(keys)
@@ -331,8 +331,10 @@ class Farm:
                     future.add_done_callback(partial(self._returned, job, number))
 
     def _has_lost_its_pool(self) -> bool:
-        """Return True if no job will ever end, since the machine refused a thread or a file to the pool. Needs the
-        lock."""
+        """Mark the farm as broken and return True if the pool's thread has died, so that no job would ever end.
+
+        That happens if the machine refuses the pool a thread or a file. Needs the lock.
+        """
         from genkern.compile.pool import has_lost_its_thread
 
         if self._pool is not None or not self._queue.in_flight or not has_lost_its_thread():

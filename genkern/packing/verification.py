@@ -144,7 +144,7 @@ def _verified(
             proved, of = replace(contents, winners=tuple(mine)).proofs
             status = max(status, int(proved < of))
         if not options.only_proofs and device.arch.startswith("sm_"):
-            # Written again, so that calls that were found wrong are not timed.
+            # Written with the proofs, if there are any, so that calls that were found wrong are not timed.
             _write(where, bundle, contents)
             timed = _timed(contents, where, device, server, sessions, options, console)
             contents, status = timed.contents, max(status, timed.status)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _HIDDEN = (512, 512, 256)
 _NETWORKS = 2
 _DROPOUT, _RATE, _DECAY = 0.1, 2e-3, 1e-4
-# Sizes per step, rows per size, and the number of times that every size is seen.
+# Most sizes per step, rows drawn per size, and how often a size is drawn on average.
 _SIZES, _ROWS, _PASSES = 64, 48, 120
 # A row's weight is 1 / (this + its octaves behind the best).
 _SOFT_OCTAVES = 0.15

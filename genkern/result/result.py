@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     Versions = tuple[tuple[str, str], ...]
 else:
-    # `versions_of` makes it: a large file has few different ones, of which each is checked once.
+    # Decoding does not check this type: `versions_of` does, and caches its check, since a large file has few different
+    # values.
     Versions = Any
 
 LIBRARY = "genkern"

@@ -153,7 +153,7 @@ def patch_model(
                 undone[name] = give_forward(layer, _forward(gemm, context, place, is_served))
                 if place is None and not is_served:
                     refused.append(name)
-        # Other modules are not replaced, but torch.nn.functional.linear serves their weights.
+        # Other modules keep their forward; the replaced torch.nn.functional.linear multiplies their weights.
         others = () if live is None else _others(live).values()
         wanted = (each for each in (*patched.values(), *others) if is_invariant or _is_served(each, context))
         by_weight = {id(layer.weight): layer for layer in wanted}

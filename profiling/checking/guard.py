@@ -24,7 +24,8 @@ _SHIFT = 3
 # A matrix keeps its row length if longer rows would need more padding than this and than an eighth of the matrix: one
 # with few columns and very many rows.
 _MOST_PADDING_BYTES = 2**28
-# Compiled kernels may assume that a leading dimension that was a multiple of this number of elements stays one.
+# A kernel that was compiled for a leading dimension that is a multiple of this number of elements may assume that
+# every later one is a multiple too.
 _PITCH_STEP = 16
 
 

@@ -126,7 +126,8 @@ class Table:
         self._rows[winner.problem] = winner, bundle
 
     def find(self, problem: GemmProblem) -> Choice:
-        """Return what serves the problem: its own row, else a row of another M by the rule, else the library.
+        """Return what serves the problem: its own measured row, else a measured row of another M by the rule, else the
+        problem's predicted row if no larger M was measured, else the library.
 
         A float8 problem that accepts fast sums is also served by a kernel with full sums if that is more reliable or
         faster. If a problem has no row for this device, `why` names the devices for which it was tuned.

@@ -19,7 +19,7 @@ _TIE = 1.005
 # `contenders`: a group is tuned in an order if the order's total is at most _NEAR times the least total. _UNKNOWN is
 # the assumed time of an order without a measured time, relative to the best time of the problem.
 _NEAR, _UNKNOWN = 1.03, 1.10
-# Largest number of orders that a group is tuned in.
+# Largest number of orders of sums in which a group of sizes is tuned.
 MOST = 3
 _LARGEST_WEIGHT = 1e6
 
