@@ -317,7 +317,7 @@ def _measured_lines(
     row: Result | None,
     path: str,
 ) -> list[str]:
-    """Return the lines about measurements of the config: from `--candidates`, `--recorded`, the journal, and the row."""
+    """Return lines of measurements of the config: from `--candidates`, `--recorded`, the journal, and the row."""
     told = []
     if options.candidates:
         told.append(against.candidates_evidence(options.candidates, problem, config))
