@@ -288,7 +288,7 @@ class Server:
     def _algorithms_to_race(
         self, gemm: LoadedGemm, timer: Timer, libraries: list[str], torch_call: Call | None, tell: Tell
     ) -> dict[str, Call]:
-        """Return the best calls of these libraries, found by a short screening. A refused call is left out."""
+        """Screen the calls of `libraries` briefly and return the fastest ones, without calls that a library refuses."""
         binds: dict[str, Callable[[], Call]] = {}
         for library in libraries:
             tell({"running": library})

@@ -58,7 +58,7 @@ def import_parser() -> Parser:
 
 
 def run_import(options: argparse.Namespace, console: Console) -> int:
-    """Convert the files, and print how many sizes were taken and what was left out.
+    """Convert the files; print the number of converted sizes, and the sizes that were left out.
 
     If one of several files cannot be read, it is left out and the return value is 1. Raises InputError or OutputError.
     """

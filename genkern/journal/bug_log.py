@@ -13,7 +13,7 @@ from genkern.file_io import open_regular, shown_path
 
 @dataclass(frozen=True)
 class BugLog:
-    """A text file that grows. `versions` and `command` are what a developer needs to reproduce a bug."""
+    """A log file to which bug reports are appended. Each report has `versions` and `command`, to reproduce the bug."""
 
     path: Path
     versions: Mapping[str, str]

@@ -125,7 +125,7 @@ class FactWriter(JournalFacts, ABC):
         self._append("ended", {"outcomes": outcomes, "message": ended.message, **when}, problem)
 
     def add_retraction(self, problem: GemmProblem, configs: Sequence[str]) -> None:
-        """Remove the screening results of these configs, because they ran on a device that may have been broken."""
+        """Remove the screening results of `configs`: the device may have been broken when the configs were measured."""
         for config in configs:
             self.of(problem).screened.pop(config, None)
         self._append("retracted", list(configs), problem)

@@ -105,7 +105,7 @@ def run_shapes(options: argparse.Namespace, console: Console) -> int:
 
 
 def model_list(options: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
-    """Return the size list of --model_dir with --tp and --nsets in YAML, and notes on what is missing from it.
+    """Return the size list of --model_dir with --tp and --nsets in YAML, and notes on the layers that the list lacks.
 
     Raises InputError.
     """

@@ -65,7 +65,7 @@ class CallArguments:
         activation: str | None,
         own: Mapping[str, object],
     ) -> CallArguments:
-        """Return the checked arguments. Raise InputError, whose one line says what was given and what is expected."""
+        """Check a call's arguments and return them. Raise InputError, which names the argument and its expected form."""
         import torch
 
         if x.dim() < 1 or weight.dim() != 2 + op.batched or (op.batched and x.shape[:-2] != weight.shape[:-2]):
