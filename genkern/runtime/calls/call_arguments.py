@@ -65,7 +65,7 @@ class CallArguments:
         activation: str | None,
         own: Mapping[str, object],
     ) -> CallArguments:
-        """Check a call's arguments and return them. Raise InputError, which names the argument and its expected form."""
+        """Check a call's arguments and return them. Raise InputError, which names an argument and its expected form."""
         import torch
 
         if x.dim() < 1 or weight.dim() != 2 + op.batched or (op.batched and x.shape[:-2] != weight.shape[:-2]):
